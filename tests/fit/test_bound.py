@@ -159,7 +159,7 @@ def test_tables_and_plots_of_toys(monkeypatch):
     assert len(found.plot().axes) == 2
 
 
-def test_a_study_without_data_sets_or_names():
+def test_a_study_without_data_sets():
     with pytest.raises(incrax.errors.BindError) as caught:
         fit.toys(model(), iter(()), progress=False)
     assert str(caught.value) == (
@@ -168,8 +168,6 @@ def test_a_study_without_data_sets_or_names():
         "fitted. "
         'Pass a list, or a new generator: `({"x": sample(k)} for k in range(100))`.'
     )
-    with pytest.raises(fit.MinimumError):
-        fit.toys(model(), samples(1), progress=False).number("nothing")
 
 
 def test_options_of_the_function_reach_the_fit():

@@ -15,7 +15,7 @@ import pytest
 import incrax
 from incrax import fit
 from incrax.fit.levenberg import hosted
-from incrax.fit.problem import Parameters, problem
+from incrax.fit.problem import problem
 
 X = np.linspace(0, 3, 40)
 Y = 2 * np.exp(-1.3 * X) + 0.5
@@ -34,7 +34,7 @@ def counted():
 
 
 def kept(fun):
-    return hosted(fun, problem(Parameters(fun, (START, X, Y), None), None).layout)
+    return hosted(fun, problem("fit", fun, (START, X, Y), None, None).layout)
 
 
 @pytest.mark.parametrize("make", [incrax.incremental, lambda fun: fun])

@@ -111,14 +111,10 @@ def test_bounds_of_elements_and_by_short_names():
     np.testing.assert_allclose(found.params["s"], 0.75, atol=1e-3)
 
 
-def test_bounds_by_position_are_those_of_one_array():
+def test_bounds_of_an_array_are_a_pair_of_arrays():
     square = lambda w: jnp.sum((w - TARGET) ** 2)
-    found = fit.minimize(square, np.zeros(3), bounds=[(0, 0.5), (None, None), [0, 1]])
+    found = fit.minimize(square, np.zeros(3), bounds={"w": ([0, -np.inf, 0], [0.5, np.inf, 1])})
     np.testing.assert_allclose(found.params, [0.5, 2.0, 1.0], atol=0.01)
-    with pytest.raises(fit.BoundsError, match=r"got 2 pairs: `w` has 3 elements"):
-        fit.minimize(square, np.zeros(3), bounds=[(0, 1), (0, 1)])
-    with pytest.raises(fit.BoundsError, match="no mapping"):  # the order of keys is JAX's
-        fit.minimize(loss, START, bounds=[(0, 1)] * 4)
 
 
 def test_a_short_name_of_several_bounds():
@@ -171,6 +167,15 @@ def test_complex_elements_and_their_parts_by_name():
     bounds = {"c.re": (0.25, None), "c.im[0]": (0, 1)}
     found = fit.minimize(complex_loss, start, bounds=bounds)
     np.testing.assert_allclose(found.params, [1.0 + 1.0j, 0.25 - 0.5j], atol=1e-3)
+
+
+def test_an_element_of_a_complex_array_is_both_of_its_parts():
+    found = fit.minimize(complex_loss, np.zeros(2, complex), bounds={"c[0]": (-0.25, 0.25)})
+    first = TARGETS[0]
+    np.testing.assert_allclose(found["c[0]"], np.clip([first.real, first.imag], -0.25, 0.25))
+    np.testing.assert_allclose(found["c.im[1]"], TARGETS[1].imag, atol=1e-3)
+    assert found["c"].shape == (4,)
+    assert found.error("c[1]").shape == (2,)
 
 
 def test_an_incremental_function_of_complex_parameters_keeps_its_options():

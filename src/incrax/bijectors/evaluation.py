@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from operator import is_
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +17,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax.bijectors.adapters import Adapter
-from incrax.bijectors.snapshots import BijectionCode, BijectionWatch, watch
+from incrax.bijectors.snapshots import BijectionWatch, Snapshot, watch
 from incrax.engine.inputs.frames import Frame, framed
 from incrax.engine.rewrites.splitting import InTwo
 
@@ -37,24 +36,21 @@ class Evaluated(NamedTuple):
 class Skeleton:
     """A bijection without its leaves that are arrays. Hashable."""
 
-    __slots__ = ("adapter", "code", "constants", "frame")
+    __slots__ = ("adapter", "constants", "frame", "snapshot")
 
     def __init__(self, adapter: Adapter, seen: BijectionWatch, frame: Frame) -> None:
         self.adapter: Adapter = adapter
         self.frame: Frame = frame
-        self.code: BijectionCode = seen.snapshot.code
+        self.snapshot: Snapshot = seen.snapshot
         self.constants: Sequence[Any] = seen.arrays
+        """Held, as the snapshot refers to them weakly."""
 
     def __hash__(self) -> int:
-        return hash(self.code)
+        return hash(self.snapshot.code)
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Skeleton) or self.code != other.code:
-            return False
-        return len(self.constants) == len(other.constants) and all(
-            map(is_, self.constants, other.constants)
+        return self is other or (
+            isinstance(other, Skeleton) and self.snapshot.is_same(other.snapshot)
         )
 
     def apply(self, direction: str, num_arrays: int, *operands: Any) -> tuple[Any, Any]:

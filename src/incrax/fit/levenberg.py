@@ -22,10 +22,8 @@ from incrax._progress import Meter
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
 from incrax.fit.problem import (
-    SQUARES,
     ArgumentLayout,
     Limits,
-    Parameters,
     Problem,
     check_positive,
     posed,
@@ -46,6 +44,7 @@ from incrax.fit.task import Callback, Task, task_of
 from incrax.models.bounds import Box
 
 Function = Callable[..., Any]
+SQUARES = "levenberg_marquardt"
 ROUND = 100
 """Jacobians of a program before the host has a moment, to show progress or to hear Ctrl-C."""
 
@@ -124,10 +123,10 @@ def levenberg_marquardt(
             f"{shown}."
         )
     check_positive(f"{SQUARES}(loss_scale=...)", loss_scale)
-    given, asked = posed(SQUARES, residuals, args, wrt, bounds, parameter="residuals")
+    asked = posed(SQUARES, residuals, args, wrt, bounds, parameter="residuals")
     model = residuals if isinstance(residuals, Bound) else None
     is_plain = model is not None and not model.options
-    residuals = plain(given.fun) if is_plain else given.fun
+    residuals = plain(asked.fun) if is_plain else asked.fun
     task = asked.pinned()
     tolerance = (
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
@@ -139,7 +138,7 @@ def levenberg_marquardt(
     else:
         squares = LeastSquares(hosted(residuals, task.layout), task.others, setup)
         found = searched(squares, task, callback, progress=progress)
-    make_task = functools.partial(_task, given, asked, setup)
+    make_task = functools.partial(_task, asked, setup)
     made = _result(asked, found, make_task, is_absolute=is_absolute)
     if model is not None:
         model.keep_differentiated()
@@ -189,15 +188,15 @@ _ENDS = (
 """In the order of the numbers of `steps`."""
 
 
-def _task(given: Parameters, asked: Problem, setup: Setup) -> Task:
+def _task(asked: Problem, setup: Setup) -> Task:
     """The cost of a search as a function for minimisers: profiles, contours, MINOS."""
-    fun = plain(given.fun)
+    fun = plain(asked.fun)
 
     @functools.wraps(fun)  # inputs keep their names
     def cost(*args):
         return setup.weighed(residual_vector(fun(*args), asked.x.dtype)).cost
 
-    return task_of(given._replace(fun=incremental(cost, **options_of(given.fun))), asked)
+    return task_of(asked._replace(fun=incremental(cost, **options_of(asked.fun))))
 
 
 def _result(

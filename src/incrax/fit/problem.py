@@ -1,14 +1,15 @@
 """A problem of pytrees as one of a vector.
 
-In: a function of pytrees, its arguments, what is free, bounds. Out: `Parameters`, the same of real
-leaves, as integers of Python are floats from here on, and complex leaves their real and imaginary
-parts; and a `Problem`: vectors, and the way back.
+In: a function of pytrees, its arguments, what is free, bounds. Out: a `Problem`: the function of
+real leaves, as integers of Python are floats from here on, and complex leaves their real and
+imaginary parts; vectors, and the way back.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
-import re
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ import numpy as np
 
 from incrax import Bound, Incremental, incremental
 from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
-from incrax._table import many
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import is_mark, unmarked
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
@@ -26,15 +26,15 @@ from incrax.derivatives.selection import Mirror, as_parameters, select, type_nam
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.frames import Frame, Hole, framed
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.inputs.paths import completed, is_within
+from incrax.engine.inputs.paths import completed
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import BindError, BoundsError, ParameterTypeError
 from incrax.models.bounds import Box, bounds_from
+from incrax.models.names import elements_named, without_index
 
-Limits = Mapping[str, tuple[Any, Any]] | Sequence[tuple[Any, Any]]
-"""Bounds as users give them: by name, or one pair for each element of an array."""
+Limits = Mapping[str, tuple[Any, Any]]
+"""Bounds as users give them, by name."""
 
-SQUARES = "levenberg_marquardt"
 NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""
 NUM_PROGRAMS = 64
@@ -64,54 +64,29 @@ def check_positive(option: str, value: Any) -> None:
 # --- what is free ---------------------------------------------------------------------------------
 
 
-class Parameters(NamedTuple):
-    """A function of real leaves, and what of them is free."""
-
-    fun: Callable[..., Any]
-    args: tuple[Any, ...]
-    wrt: Any
-    """As in `grad`: whole leaves."""
-    elements: tuple[str, ...] | None = None
-    """Which of their elements, by names that users write; None: all."""
-
-    def is_free(self, names: Sequence[str]) -> np.ndarray | None:
-        """Of the elements of the selected leaves, by their names; None: all are.
-
-        Raises:
-            UnknownInputError: a name stands for none, or for several things.
-        """
-        if self.elements is None:
-            return None
-        known = set(names)
-        found = known.intersection(self.elements)
-        for name in self.elements:
-            if name not in known:
-                found.update(_elements(name, names))
-        return np.array([name in found for name in names])
-
-
-def parameters(caller: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> Parameters:
-    """What `minimize(fun, *args, wrt=)` was given.
+def real_leaves(
+    caller: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function of real leaves, and its arguments: integers of Python that `wrt` selects are
+    floats, and complex leaves their parts.
 
     Raises:
         SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that
             has a derivative.
         UnknownInputError: a path names nothing.
     """
-    wrt, elements = _of_leaves(plain(fun), args, wrt)
     args = as_parameters(caller, plain(fun), wrt, args)
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
     is_complex = [not is_mark(leaf) and jnp.iscomplexobj(leaf) for leaf in leaves]
     if not any(is_complex):
-        return Parameters(fun, args, wrt, elements)
+        return fun, args
     chosen = select(caller, plain(fun), wrt, args, {}).numbers
     free = [number for number in chosen if is_complex[number]]
     for number in free:
         leaf: Any = leaves[number]
         value: Any = leaf if isinstance(leaf, complex) else np.asarray(leaf)
         leaves[number] = Parts(value.real, value.imag)
-    args = jax.tree.unflatten(treedef, leaves)
-    return Parameters(_by_parts(fun) if free else fun, args, wrt, elements)
+    return _by_parts(fun) if free else fun, jax.tree.unflatten(treedef, leaves)
 
 
 # --- complex leaves -------------------------------------------------------------------------------
@@ -154,9 +129,6 @@ def _by_parts(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- elements -------------------------------------------------------------------------------------
 
-_ELEMENT = re.compile(r"^(?P<path>.+?)(?P<part>\.re|\.im)?(?P<index>\[-?\d+(, *-?\d+)*\])?$")
-"""A leaf, or a part of it if it is complex, or an element."""
-
 
 def _of_leaves(
     fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any
@@ -173,11 +145,9 @@ def _of_leaves(
 
 def _leaf(name: str, paths: Sequence[str]) -> str:
     """The leaf in which a name lies; the name itself if it is one, or none."""
-    parts = _ELEMENT.match(name)
-    if parts is None or completed(paths, name):
-        return name
-    without_index = parts["path"] + (parts["part"] or "")
-    return next((x for x in (without_index, parts["path"]) if completed(paths, x)), name)
+    array, _ = without_index(name)
+    whole = array.removesuffix(".re").removesuffix(".im")
+    return next((each for each in (name, array, whole) if completed(paths, each)), name)
 
 
 def _paths(fun: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
@@ -186,18 +156,22 @@ def _paths(fun: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
     return [leaf_path(names, path) for path, _ in with_paths]
 
 
-def _elements(name: str, names: Sequence[str]) -> list[str]:
-    """The elements that a name stands for; both parts of a complex one."""
-    found = completed(names, name)
-    parts = _ELEMENT.match(name)
-    if not found and parts is not None and parts["index"] and not parts["part"]:
-        both = (f"{parts['path']}{part}{parts['index']}" for part in (".re", ".im"))
-        return [each for part in both for each in _elements(part, names)]
-    if not found:
-        raise unknown_input(name, names)
-    if len(found) > 1:
-        raise ambiguous_input(name, found)
-    return [each for each in names if is_within(each, found[0])]
+def _are_named(asked: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Which elements some names stand for, of those with these names.
+
+    Raises:
+        UnknownInputError: a name stands for none, or for several things.
+    """
+    known = {name: [number] for number, name in enumerate(names)}
+    are_named = np.zeros(len(names), bool)
+    for name in asked:
+        found = {name: known[name]} if name in known else elements_named(name, names)
+        if not found:
+            raise unknown_input(name, names)
+        if len(found) > 1:
+            raise ambiguous_input(name, [*found])
+        are_named[next(iter(found.values()))] = True
+    return are_named
 
 
 # --- a vector -------------------------------------------------------------------------------------
@@ -253,8 +227,13 @@ class ArgumentLayout(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Where a search starts, in which bounds, and how it is evaluated."""
+    """What is minimised, where the search starts, in which bounds."""
 
+    fun: Callable[..., Any]
+    """Of real leaves; an incremental one keeps its options."""
+    args: tuple[Any, ...]
+    wrt: Any
+    """As in `grad`: whole leaves."""
     layout: ArgumentLayout
     x: np.ndarray
     others: tuple[Any, ...]
@@ -334,21 +313,21 @@ def _on_device(leaf: Any) -> Any:
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
-def problem(asked: Parameters, bounds: Any, *, caller: str = SQUARES) -> Problem:
-    """A function of pytrees at example arguments; `caller` is what users called, for messages.
+def problem(
+    caller: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any
+) -> Problem:
+    """A function of real leaves at its arguments; `caller` is what users called, for messages.
 
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf is complex, or none has an element.
     """
-    layout, leaves = laid_out(caller, asked.fun, asked.args, asked.wrt)
+    layout, leaves = laid_out(caller, fun, args, wrt)
     values = [np.ravel(np.asarray(leaves[number])) for number in layout.numbers]
     x = np.concatenate(values, dtype=layout.dtype)
     others = tuple(leaves[number] for number in layout.other_numbers)
-    found = Problem(layout, x, others, _box(caller, layout, bounds, x))
-    is_free = asked.is_free(layout.names)
-    return found if is_free is None else found.only(is_free)
+    return Problem(fun, args, wrt, layout, x, others, _box(caller, layout, bounds, x))
 
 
 def laid_out(
@@ -415,7 +394,7 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
 
 def posed(
     caller: str, fun: Any, args: tuple[Any, ...], wrt: Any, bounds: Any, *, parameter: str = "fun"
-) -> tuple[Parameters, Problem]:
+) -> Problem:
     """What users hand to a fit: a function with its arguments, or a bound model at its present
     values, within its bounds. `caller` is what they called, with this `parameter`, for messages.
 
@@ -423,24 +402,25 @@ def posed(
         TypeError: it is neither.
         BindError: arguments, `wrt` or bounds are given beside a model, or nothing in it is
             trainable.
-        And what `parameters` and `problem` raise.
+        And what `real_leaves` and `problem` raise.
     """
     if isinstance(fun, Bound):
         _check_beside(caller, {"arguments": args or None, "`wrt`": wrt, "`bounds`": bounds})
         return _posed_model(caller, fun)
     if not callable(fun):
         raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
-    given = parameters(caller, fun, args, wrt)
-    return given, problem(given, bounds, caller=caller)
+    wrt, elements = _of_leaves(plain(fun), args, wrt)
+    found = problem(caller, *real_leaves(caller, fun, args, wrt), wrt, bounds)
+    return found if elements is None else found.only(_are_named(elements, found.names))
 
 
-def _posed_model(caller: str, model: Bound) -> tuple[Parameters, Problem]:
+def _posed_model(caller: str, model: Bound) -> Problem:
     model.trained(caller)
     paths = model.differentiated_paths
-    own = {path: pair for path, pair in model.bounds.items() if path in paths}
-    given = Parameters(model.function, model.args, paths)
-    found = problem(given, own, caller=caller)
-    return given, found._replace(tree_of=_tree_of(model)).only(model.is_free)
+    bounds = model.bounds.items()
+    own = {path: pair for path, pair in bounds if path in paths and np.size(pair[0])}
+    found = problem(caller, model.function, model.args, paths, own)
+    return found._replace(tree_of=model.shape()).only(model.is_free)
 
 
 def _check_beside(caller: str, given: Mapping[str, Any]) -> None:
@@ -453,16 +433,6 @@ def _check_beside(caller: str, given: Mapping[str, Any]) -> None:
         )
 
 
-def _tree_of(model: Bound) -> Callable[[list[Any]], Any]:
-    """A function that gives leaves, one for each that is differentiated, the shape of what is
-    trainable now.
-    """
-    shape = model.shape()
-    trainable = set(model.trainable_paths)
-    chosen = [k for k, path in enumerate(model.differentiated_paths) if path in trainable]
-    return lambda leaves: shape([leaves[k] for k in chosen])
-
-
 # --- bounds ---------------------------------------------------------------------------------------
 
 
@@ -470,13 +440,18 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
     """What users say of bounds."""
     box = Box(np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype))
     if bounds is not None and not isinstance(bounds, Mapping):
-        bounds = _by_name(caller, layout, bounds)
+        raise _wrong_bounds(caller, repr(bounds), "it is no mapping of paths to pairs")
+    parts = layout.ends.parts()
+    leaf_of = lambda number: bisect.bisect(layout.ends.bounds, number) - 1
     for path, pair in (bounds or {}).items():
-        parts = _parts_named(caller, layout, path)
+        numbers = _bounded(caller, layout, path)
         try:
-            for first, last, shape in parts:
-                limits = bounds_from(pair, shape, x.dtype)
-                box.lower[first:last], box.upper[first:last] = map(np.ravel, limits)
+            for leaf, own in itertools.groupby(numbers, leaf_of):
+                first, last, shape = parts[leaf]
+                chosen = [*own]
+                is_whole = len(chosen) == last - first
+                limits = bounds_from(pair, shape if is_whole else (), x.dtype)
+                box.lower[chosen], box.upper[chosen] = map(np.ravel, limits)
         except ValueError as error:
             raise _wrong_bounds(caller, f"{pair!r} for `{path}`", str(error)) from error
     _check_start(caller, layout, box, x)
@@ -492,38 +467,14 @@ def _check_start(caller: str, layout: ArgumentLayout, box: Box, x: np.ndarray) -
             )
 
 
-def _by_name(caller: str, layout: ArgumentLayout, pairs: Any) -> dict[str, Any]:
-    """Pairs in the order of the elements, as SciPy takes them.
-
-    Only of one array: the order of several leaves is JAX's, which sorts keys.
-    """
-    if not isinstance(pairs, (tuple, list)) or len(layout.paths) != 1:
-        raise _wrong_bounds(caller, repr(pairs), "it is no mapping of paths to pairs")
-    num = len(layout.names)
-    if len(pairs) != num:
-        reason = f"`{layout.paths[0]}` has {many(num, 'element')}"
-        raise _wrong_bounds(caller, many(len(pairs), "pair"), reason)
-    return dict(zip(layout.names, pairs, strict=True))
-
-
-def _parts_named(
-    caller: str, layout: ArgumentLayout, name: str
-) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Where in the vector that lies which a name stands for: leaves, or one element.
+def _bounded(caller: str, layout: ArgumentLayout, name: str) -> list[int]:
+    """The places of the elements that a name stands for.
 
     Raises:
         BoundsError: it stands for nothing free, or for several things.
     """
-    found = completed(layout.paths, name)
-    parts = [
-        part
-        for path, part in zip(layout.paths, layout.ends.parts(), strict=True)
-        if any(is_within(path, each) for each in found)
-    ]
-    if not parts:
-        found = completed(layout.names, name)
-        parts = [(k, k + 1, ()) for k, each in enumerate(layout.names) if each in found]
-    if not parts:
+    found = elements_named(name, layout.names)
+    if not found:
         raise BoundsError(
             f"`{caller}(bounds=...)` names `{name}`, and no free parameter has this path. This "
             "is usually a typing error, or a parameter that `wrt` leaves out. Nothing was "
@@ -534,7 +485,7 @@ def _parts_named(
             f"`{caller}(bounds=...)` names `{name}`, which may be {listed(found)}. Nothing was evaluated. "
             "Write the whole path of the one you mean."
         )
-    return parts
+    return next(iter(found.values()))
 
 
 # --- residuals ------------------------------------------------------------------------------------
@@ -563,6 +514,6 @@ def _wrong_bounds(caller: str, seen: str, reason: str) -> BoundsError:
     """Bounds that cannot be understood."""
     return BoundsError(
         f"`{caller}(bounds=...)` got {seen}: {reason}. Nothing was evaluated. Pass a mapping of "
-        "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`; of one "
-        "array also a pair for each element."
+        "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`; of an "
+        "array also a pair of arrays."
     )

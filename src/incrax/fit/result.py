@@ -17,7 +17,7 @@ import numpy as np
 from incrax._jax_options import missing
 from incrax._messages import listed
 from incrax._table import Printable, Table
-from incrax.engine.inputs.paths import completed, is_within
+from incrax.engine.inputs.paths import completed
 from incrax.errors import MinimumError
 from incrax.fit.axes import axes_for
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
@@ -25,6 +25,7 @@ from incrax.fit.methods import Interval, check_level, minuit_at
 from incrax.fit.problem import Problem
 from incrax.fit.task import CountedTask, Counts, Task, Work
 from incrax.models.bounds import Box
+from incrax.models.names import elements_named
 
 NEAR = 0.1
 """Of the error definition: farther from the minimum than this, intervals from here would be about
@@ -79,35 +80,22 @@ MOST = 256
 """Elements up to which second derivatives are found by differences of gradients."""
 
 
-def element_number(name: str, names: Sequence[str]) -> int:
-    """The place of a free element among the names of all, by its name or the end of it.
-
-    Raises:
-        MinimumError: none has this name, or several.
-    """
-    numbers = [*elements_named(name, names)]
-    if len(numbers) > 1:
-        raise _several_elements(name, [names[k] for k in numbers])
-    return numbers[0]
-
-
-def elements_named(name: str, names: Sequence[str]) -> dict[int, str]:
-    """The elements that a name stands for, or the end of it, and what follows it in their names.
+def part_named(name: str, names: Sequence[str]) -> tuple[str, list[int]]:
+    """The whole name of what a name, or the end of it, stands for, and the places of its elements.
 
     Raises:
         MinimumError: there are none, or several things end so.
     """
-    parts = completed(names, name) if isinstance(name, str) else []
-    found = [k for k, each in enumerate(names) if any(is_within(each, part) for part in parts)]
+    found = elements_named(name, names) if isinstance(name, str) else {}
     if not found:
         raise MinimumError(
             f"{name!r} names no free element of this fit. This is usually a typing error, an array "
             "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
             f"{listed(names)}."
         )
-    if len(parts) > 1:
-        raise _several_elements(name, [names[k] for k in found])
-    return {k: names[k][len(parts[0]) :] for k in found}
+    if len(found) > 1:
+        raise _several_elements(name, [names[k] for own in found.values() for k in own])
+    return next(iter(found.items()))
 
 
 class Status(enum.Enum):
@@ -282,12 +270,15 @@ class FitResult(Printable):
         return None if self._linear is None else np.asarray(self._linear.residuals)
 
     def number(self, name: str) -> int:
-        """The place of a free element in `values`.
+        """The place of a free element in `values`, by its name or the end of it.
 
         Raises:
-            MinimumError: none has this name.
+            MinimumError: none has this name, or several.
         """
-        return element_number(name, self.names)
+        _, numbers = part_named(name, self.names)
+        if len(numbers) > 1:
+            raise _several_elements(name, [self.names[k] for k in numbers])
+        return numbers[0]
 
     def __getitem__(self, name: str) -> Any:
         """The fitted value of a free element, by its name or the end of it, or the array of those of
@@ -307,9 +298,8 @@ class FitResult(Printable):
         return self._named(name, self.errors)
 
     def _named(self, name: str, of_elements: np.ndarray) -> Any:
-        found = elements_named(name, self.names)
-        numbers = [*found]
-        return of_elements[numbers if any(found.values()) else numbers[0]]
+        part, numbers = part_named(name, self.names)
+        return of_elements[numbers[0] if part in self.names else numbers]
 
     # --- derivatives and errors -------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ In: a `FitResult`, names, grids, constraints. Out: a `Scan` or `Impacts`, which 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +23,9 @@ from incrax.fit.axes import axes_for
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.methods import check_level, failed_minuit
 from incrax.fit.minimizing import minimize
-from incrax.fit.result import NEAR, FitResult, elements_named
+from incrax.fit.result import NEAR, FitResult, part_named
 from incrax.fit.task import CountedTask, Counts, Work
+from incrax.models.names import without_index
 
 TOLERANCE = 1e-5
 """Of the error definition: the distance to the minimum over the others that is near enough."""
@@ -587,18 +587,17 @@ def _sizes(shifts: np.ndarray) -> np.ndarray:
     return np.fmax(*np.abs(shifts).T)
 
 
-_INDEX = re.compile(r"\[(-?\d+(?:, -?\d+)*)\]")
-
-
 def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.ndarray]:
     """Centre and width of each element's constraint, shape (n,) each; NaN where there is none."""
     found = np.full((2, len(result.names)), np.nan)
     for name, pair in constraints.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise _wrong_nuisance_constraint(name, repr(pair), "it is no pair")
-        for number, rest in elements_named(name, result.names).items():
-            index = _INDEX.fullmatch(rest)
-            place = tuple(map(int, index[1].split(","))) if index else ()
+        part, numbers = part_named(name, result.names)
+        for number in numbers:
+            rest = result.names[number].removeprefix(part)
+            _, index = without_index(rest)
+            place = index or ()
             for row, given in enumerate(np.asarray(each, float) for each in pair):
                 try:
                     found[row, number] = given[place] if given.ndim else given

@@ -19,7 +19,6 @@ from incrax.errors import BindError
 from incrax.fit.axes import axes_for
 from incrax.fit.minimizing import minimize
 from incrax.fit.problem import check_model
-from incrax.fit.result import element_number
 
 HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width")
 
@@ -53,14 +52,6 @@ class Toys(Printable):
     def pulls(self) -> np.ndarray:
         """(value - start) / error of the fits that converged, a row each."""
         return ((self.values - self.start) / self.errors)[self.is_converged]
-
-    def number(self, name: str) -> int:
-        """The place of a free element.
-
-        Raises:
-            MinimumError: none has this name.
-        """
-        return element_number(name, self.names)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw a histogram of the pulls of each element beside a standard normal density.

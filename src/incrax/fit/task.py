@@ -21,7 +21,7 @@ import numpy as np
 from incrax import Bound, Incremental, Prepared, Tuning, prepare
 from incrax.derivatives.transforms import options_of, plain
 from incrax.errors import MethodError
-from incrax.fit.problem import Parameters, Problem, posed
+from incrax.fit.problem import Problem, posed
 from incrax.models.bounds import Box
 
 Callback = Callable[[Any, float], "bool | None"]
@@ -38,16 +38,19 @@ class Task(NamedTuple):
         (("p['a']",), [3.0], 4.0)
     """
 
-    fun: Callable[..., Any]
-    """Of the arguments, plain."""
     problem: Problem
-    """Start, bounds, and the way between pytrees and vectors."""
+    """The function, start, bounds, and the way between pytrees and vectors."""
     flat: Any
     """Of a float64 vector of shape (n,): methods `value(x)`, `value_and_gradient(x)`,
     `hessian(x)`, `hvp(x, v)`, as of `Prepared.flat`.
     """
     prepared: Prepared | None = None
     """Whose counters tell of the work avoided; None for other evaluations."""
+
+    @property
+    def fun(self) -> Callable[..., Any]:
+        """The function of the arguments, plain."""
+        return plain(self.problem.fun)
 
     @property
     def x(self) -> np.ndarray:
@@ -104,17 +107,16 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
     """
     if isinstance(fun, Task):
         return fun
-    given, found = posed("minimize", fun, args, wrt, bounds)
+    found = posed("minimize", fun, args, wrt, bounds)
     if isinstance(fun, Bound):
-        return Task(plain(given.fun), found, fun.flat(), fun.prepared())
-    return task_of(given, found)
+        return Task(found, fun.flat(), fun.prepared())
+    return task_of(found)
 
 
-def task_of(given: Parameters, found: Problem) -> Task:
-    """A scalar function, and the problem that was made of its arguments."""
-    prepared = prepare(given.fun, *given.args, wrt=given.wrt, **options_of(given.fun))
-    flat = prepared.flat_at(*given.args, free=found.masks())
-    return Task(plain(given.fun), found, flat, prepared)
+def task_of(found: Problem) -> Task:
+    """Of a scalar function."""
+    prepared = prepare(found.fun, *found.args, wrt=found.wrt, **options_of(found.fun))
+    return Task(found, prepared.flat_at(*found.args, free=found.masks()), prepared)
 
 
 @contextmanager

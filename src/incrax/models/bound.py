@@ -20,6 +20,7 @@ from incrax._messages import not_called
 from incrax._names import name_of
 from incrax._stats import Stats
 from incrax._table import Printable, Table, many
+from incrax._tables import LruTable
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.selection import type_name
 from incrax.derivatives.transforms import hessian, options_of, plain, value_and_grad
@@ -31,7 +32,7 @@ from incrax.models.functions import (
     checked_inputs,
     functions_of,
 )
-from incrax.models.inputs import Inputs, Watcher, as_given
+from incrax.models.inputs import Inputs, Watcher, are_free, as_given
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles, is_floating
 from incrax.models.training import Training
 
@@ -151,7 +152,7 @@ class Bound(Printable):
         state = HeldState(held.paths(STATE), self._ever_state)
         self._functions: Functions = functions_of(self._fun, held.names.inputs, state)
         self._made: dict[str, Incremental[..., Any]] = {}
-        self._prepared: list[tuple[Any, Prepared]] = []
+        self._prepared: LruTable[Any, Prepared] = LruTable(NUM_PREPARED)
         self._differentiated: tuple[str, ...] = ()
         self._is_kept: bool = False
 
@@ -173,7 +174,7 @@ class Bound(Printable):
 
     def _derivatives(self) -> list[Incremental[..., Any]]:
         """The functions of derivatives that were made."""
-        made = [self._made, *(prepared.methods for _, prepared in self._prepared)]
+        made = [self._made, *(prepared.methods for prepared in self._prepared.values())]
         return [f for each in made for name, f in each.items() if name not in VALUES]
 
     def _differentiate(self, paths: tuple[str, ...]) -> None:
@@ -223,15 +224,14 @@ class Bound(Printable):
         """Results by what is differentiated in the shape of `grad()`; of a Hessian those by another
         leaf before.
         """
-        leaves = {leaf.path: leaf for leaf in self._inputs.of(TRAINABLE)}
+        leaves = {leaf.path: leaf for leaf in self._inputs.leaves}
         before = leaves[outer].mask if outer else None
         found = []
         for path, result in zip(self._differentiated, results, strict=True):
-            if path in leaves:
-                leaf = leaves[path]
-                masked = _masked(result, leaf.mask)
-                found.append(_masked(masked, before, np.ndim(leaf.value)))
-        return self._inputs.tree(found)
+            leaf = leaves[path]
+            masked = _masked(result, leaf.mask)
+            found.append(_masked(masked, before, np.ndim(leaf.value)))
+        return self._inputs.shape(self._differentiated)(found)
 
     def update(self) -> None:
         """Give state inputs the values that the function returns for them.
@@ -345,6 +345,7 @@ class Bound(Printable):
         finally:
             state = self._inputs.paths(STATE)
             self._inputs.restore(before)
+            self._inputs.tell(self._inputs.names.paths)
             self._follow(state)
 
     @property
@@ -430,7 +431,7 @@ class Bound(Printable):
             for name in names:
                 self._inputs.set_role(name, role)
         except BaseException:
-            self._inputs.restore(before, is_told=False)
+            self._inputs.restore(before)
             raise
         self._follow(state)
 
@@ -476,8 +477,7 @@ class Bound(Printable):
     def is_free(self) -> np.ndarray:
         """Which elements of the leaves of `differentiated_paths` are trainable, end to end."""
         wanted = self.differentiated_paths
-        masks = [leaf.is_free.ravel() for leaf in self._inputs.leaves if leaf.path in wanted]
-        return np.concatenate([np.zeros(0, bool), *masks])
+        return are_free([leaf for leaf in self._inputs.leaves if leaf.path in wanted])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -518,22 +518,15 @@ class Bound(Printable):
         of the inputs.
         """
         self._ready("flat")
-        key = self._inputs.types
-        for known, prepared in self._prepared:
-            if known == key:
-                return prepared
         shared = lambda method: self._function(SHARED[method]) if method in SHARED else None
-        made = Prepared(
-            self._functions.value, self.args, self._differentiated, self._options, shared
-        )
-        self._prepared = [(key, made), *self._prepared[: NUM_PREPARED - 1]]
-        return made
+        given = self._functions.value, self.args, self._differentiated, self._options
+        return self._prepared.made(self._inputs.types, lambda: Prepared(*given, shared))
 
     def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
-        """A function that gives leaves, one for each that is trainable now, the shape of
-        `grad()`.
+        """A function that gives leaves, one for each of `differentiated_paths`, the shape that
+        `grad()` has now.
         """
-        return self._inputs.shape()
+        return self._inputs.shape(self.differentiated_paths)
 
     def set_vector(self, x: Any) -> None:
         """Set the trainable inputs to the elements of a vector of shape (n,), in the order of

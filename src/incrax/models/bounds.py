@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from incrax.errors import BindError, InputValueError
-from incrax.models.names import Names
 from incrax.models.roles import DATA, FIXED, TRAINABLE
 
 
@@ -65,35 +64,33 @@ class Box(NamedTuple):
         )
 
 
-def bounds_of(
-    names: Names,
-    leaves: Sequence[Any],
-    roles: Sequence[str],
-    given: Any,
-    of_elements: Sequence[tuple[str, tuple[int, ...] | None, Any]],
-) -> dict[str, Box]:
-    """The bounds of each leaf that has some: those given by name, then those of single elements as
-    (path, index, pair).
+def checked_pairs(given: Any) -> Mapping[str, Any]:
+    """What users say of the bounds of a model.
 
     Raises:
-        UnknownInputError: a path names nothing.
-        BindError: bounds are no pair, do not fit, or bound what is not fitted.
-        InputValueError: a value lies outside.
+        BindError: it is no mapping.
     """
-    found: dict[str, Box] = {}
-    of_leaves = [(path, None, pair) for path, pair in _by_path(names, given)]
-    for path, index, pair in (*of_leaves, *of_elements):
-        for number in _fitted(names, path, roles):
-            name = names.paths[number]
-            leaf = leaves[number]
-            new = _bounds_from(path, pair, leaf, np.shape(leaf) if index is None else ())
-            limits = zip((-np.inf, np.inf), new, strict=True)
-            free = Box(*(np.full(np.shape(leaf), limit, x.dtype) for limit, x in limits))
-            known = found.setdefault(name, free)
-            place = ... if index is None else index
-            known.lower[place], known.upper[place] = new
-            known.hold(name, leaf)
-    return found
+    if given is not None and not isinstance(given, Mapping):
+        raise _wrong_pair("mu", given, "it is no mapping of paths to pairs")
+    return given or {}
+
+
+def narrowed(known: Box | None, path: str, index: Any, leaf: Any, pair: Any) -> Box:
+    """The bounds of a leaf, with others for all of its elements, or, with an index, for one.
+
+    Raises:
+        BindError: they are no pair, or do not fit.
+    """
+    shape = np.shape(leaf)
+    new = _bounds_from(path, pair, leaf, shape if index is None else ())
+    if known is None:
+        known = Box(*(np.full(shape, end, x.dtype) for end, x in zip(_NOWHERE, new, strict=True)))
+    place = ... if index is None else index
+    known.lower[place], known.upper[place] = new
+    return known
+
+
+_NOWHERE = (-np.inf, np.inf)
 
 
 def _bounds_from(path: str, pair: Any, leaf: Any, shape: tuple[int, ...]) -> Box:
@@ -129,25 +126,18 @@ def bounds_from(pair: Any, shape: tuple[int, ...], dtype: Any) -> Box:
         raise ValueError(f"it does not fit the shape {list(shape)}") from error
 
 
-def _by_path(names: Names, given: Any) -> list[tuple[str, Any]]:
-    """(path, pair), the innermost last."""
-    if given is not None and not isinstance(given, Mapping):
-        raise _wrong_pair("mu", given, "it is no mapping of paths to pairs")
-    pairs = [(names.path(name), pair) for name, pair in (given or {}).items()]
-    return sorted(pairs, key=lambda each: len(each[0]))
+def check_fitted(path: str, roles: Sequence[str]) -> None:
+    """Refuse bounds where nothing has a role that has any.
 
-
-def _fitted(names: Names, path: str, roles: Sequence[str]) -> list[int]:
-    """The leaves at a path that are trainable or fixed."""
-    numbers = names.numbers(path)
-    found = [number for number in numbers if roles[number] in (TRAINABLE, FIXED)]
-    if not found:
+    Raises:
+        BindError: as it says.
+    """
+    if not {TRAINABLE, FIXED}.intersection(roles):
         raise BindError(
             f"`bind(bounds=...)` names `{path}`, whose role is "
-            f'"{roles[numbers[0]] if numbers else DATA}"; only what is trainable or fixed has '
+            f'"{roles[0] if roles else DATA}"; only what is trainable or fixed has '
             'them. Nothing was bound. Leave it out, or give it the role "trainable".'
         )
-    return found
 
 
 def _wrong_pair(path: str, seen: Any, reason: str) -> BindError:

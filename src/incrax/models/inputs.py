@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,13 +17,13 @@ import numpy as np
 
 from incrax._messages import wrong_option
 from incrax.derivatives.flat import FreeElements, element_names, ends
-from incrax.derivatives.selection import parts_of, type_name
+from incrax.derivatives.selection import Mirror, parts_of, type_name
 from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
-from incrax.models.bounds import Box, bounds_of
-from incrax.models.names import Names, names_of, with_part
+from incrax.models.bounds import Box, check_fitted, checked_pairs, narrowed
+from incrax.models.names import Names, names_of, with_part, without_index
 from incrax.models.roles import (
     DATA,
     FIXED,
@@ -34,14 +33,15 @@ from incrax.models.roles import (
     as_was,
     check_role,
     check_value,
+    checked_roles,
+    default_role,
     fitted,
-    roles_of,
 )
 
 Watcher = Callable[[tuple[str, ...]], None]
 
-_ELEMENT = re.compile(r"^(?P<path>.+)\[(?P<index>-?\d+(, *-?\d+)*)\]$")
-"""The name of an element of an array: `theta[3]`, `theta[0, 1]`."""
+Place = tuple[str, Any, Any]
+"""A path, the index of an element there if there is one, and what is said of it."""
 
 
 class Leaf(NamedTuple):
@@ -69,26 +69,52 @@ class Leaf(NamedTuple):
 _value_of = operator.attrgetter("value")
 
 
+def are_free(leaves: Sequence[Leaf]) -> np.ndarray:
+    """Which elements of some leaves are trainable, end to end."""
+    return np.concatenate([np.zeros(0, bool), *(leaf.is_free.ravel() for leaf in leaves)])
+
+
+def _names_in(leaves: Sequence[Leaf]) -> tuple[str, ...]:
+    """Those of all their elements."""
+    return element_names([leaf.path for leaf in leaves], [np.shape(leaf.value) for leaf in leaves])
+
+
 class Inputs:
     """Inputs by name, their leaves in order."""
 
     def __init__(self, given: Mapping[str, Any], roles: Roles, bounds: Any) -> None:
         """See `bind`."""
         self.names: Names = names_of(given)
-        paths = self.names.paths
         values = jax.tree.leaves(tuple(given.values()))
-        self.leaves: list[Leaf] = list(map(Leaf, paths, values))
-        roles, of_elements = self._split(roles)
-        found = roles_of(self.names, values, roles)
-        values = list(map(as_parameter, values, found))
-        bounds, pairs = self._split(bounds)
-        places = [(*self._place(name), pair) for name, pair in pairs.items()]
-        known = bounds_of(self.names, values, found, bounds, places)
-        held = map(_held, paths, values, found)
-        self.leaves = list(map(Leaf, paths, held, found, map(known.get, paths)))
+        self.leaves: list[Leaf] = list(map(Leaf, self.names.paths, values))
         self.watchers: list[Watcher] = []
-        for name, role in of_elements.items():
-            self.set_role(name, role)
+        of_parts, of_elements = self._places(checked_roles(roles))
+        found: dict[int, Any] = dict(enumerate(map(default_role, values)))
+        for path, _, role in of_parts:
+            found |= dict.fromkeys(self.names.numbers(path), role)
+        self._set_leaf_roles(found)
+        for places in self._places(checked_pairs(bounds)):
+            for path, index, pair in places:
+                self._bound(path, index, pair)
+        for path, index, role in of_elements:
+            self._set_element_role(path, index, role)
+
+    def _places(self, given: Mapping[str, Any]) -> tuple[list[Place], list[Place]]:
+        """What is said of parts, the innermost last, and what of elements."""
+        places = [(*self._place(name), each) for name, each in given.items()]
+        of_parts = [place for place in places if place[1] is None]
+        of_elements = [place for place in places if place[1] is not None]
+        return sorted(of_parts, key=lambda place: len(place[0])), of_elements
+
+    def _bound(self, path: str, index: Any, pair: Any) -> None:
+        numbers = self.names.numbers(path)
+        check_fitted(path, [self.leaves[number].role for number in numbers])
+        for number in numbers:
+            leaf = self.leaves[number]
+            if leaf.is_parameter:
+                bounds = narrowed(leaf.bounds, path, index, leaf.value, pair)
+                bounds.hold(leaf.path, leaf.value)
+                self.leaves[number] = leaf._replace(bounds=bounds)
 
     @property
     def values(self) -> list[Any]:
@@ -104,7 +130,7 @@ class Inputs:
     def types(self) -> tuple[Any, Any]:
         """The types of the leaves, or a static leaf itself, and the structure."""
         types = [descriptor(value) if is_dynamic(value) else value for value in self.values]
-        return types, self.names.treedef
+        return tuple(types), self.names.treedef
 
     @property
     def trees(self) -> dict[str, Any]:
@@ -125,7 +151,10 @@ class Inputs:
 
     def with_values(self, role: str, new: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """Values of all leaves, with others for those of a role."""
-        return replaced(values, self.numbers(role), new)
+        found = list(values)
+        for number, value in zip(self.numbers(role), new, strict=True):
+            found[number] = value
+        return found
 
     def path(self, name: str) -> str:
         """The path that a name stands for, also that of a part without leaves.
@@ -145,64 +174,39 @@ class Inputs:
     def free(self) -> FreeElements:
         """The trainable elements among all those of trainable leaves."""
         leaves = self.of(TRAINABLE)
-        is_free = np.concatenate([np.zeros(0, bool), *(leaf.is_free.ravel() for leaf in leaves)])
         values = [np.ravel(leaf.value) for leaf in leaves]
-        return FreeElements(np.flatnonzero(is_free), np.concatenate(values or [np.zeros(0)]))
+        numbers = np.flatnonzero(are_free(leaves))
+        return FreeElements(numbers, np.concatenate(values or [np.zeros(0)]))
 
     @property
     def element_names(self) -> tuple[str, ...]:
         """A name for each trainable element."""
-        shapes = [np.shape(leaf.value) for leaf in self.of(TRAINABLE)]
-        names = element_names(self.paths(TRAINABLE), shapes)
-        return tuple(names[number] for number in self.free.numbers)
+        leaves = self.of(TRAINABLE)
+        return tuple(itertools.compress(_names_in(leaves), are_free(leaves)))
 
     @property
     def element_roles(self) -> dict[str, str]:
         """The fixed elements of leaves that are trainable otherwise."""
         masked = [leaf for leaf in self.leaves if leaf.mask is not None]
-        names = element_names(
-            [leaf.path for leaf in masked], [leaf.is_free.shape for leaf in masked]
-        )
-        are_fixed = np.concatenate([[False], *(~leaf.is_free.ravel() for leaf in masked)])[1:]
-        return dict.fromkeys(itertools.compress(names, are_fixed), FIXED)
+        return dict.fromkeys(itertools.compress(_names_in(masked), ~are_free(masked)), FIXED)
 
     def tree(self, results: Sequence[Any]) -> dict[str, Any]:
         """Results, one per trainable leaf, as a dictionary of the inputs with some; None for what
         is not trainable.
         """
-        return self.shape()(results)
+        return self.shape(self.paths(TRAINABLE))(results)
 
-    def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
-        """What `tree` does, for the roles that leaves have now."""
-        names = self.names
-        numbers = self.numbers(TRAINABLE)
-        count = len(self.leaves)
-        owners = [name for name in names.inputs if not set(names.numbers(name)).isdisjoint(numbers)]
-
-        def shaped(results: Sequence[Any]) -> dict[str, Any]:
-            leaves = replaced([None] * count, numbers, results)
-            trees = dict(zip(names.inputs, jax.tree.unflatten(names.treedef, leaves), strict=True))
-            return {name: trees[name] for name in owners}
-
-        return shaped
-
-    def leaves_in(self, tree: Mapping[str, Any]) -> list[Any]:
-        """The leaves of a dictionary in the shape of `tree`, in the order of the trainable leaves.
-
-        Raises:
-            InputValueError: it has another shape.
+    def shape(self, paths: Sequence[str]) -> Callable[[Sequence[Any]], dict[str, Any]]:
+        """What `tree` does with results of leaves with these paths, for the roles that they have
+        now.
         """
-        expected = jax.tree.structure(self.tree([leaf.value for leaf in self.of(TRAINABLE)]))
-        if jax.tree.structure(dict(tree)) != expected:
-            raise _other_structure(
-                "the trainable inputs", str(jax.tree.structure(dict(tree))), str(expected)
-            )
-        return [
-            leaf
-            for name in self.names.inputs
-            if name in tree
-            for leaf in jax.tree.leaves(tree[name])
-        ]
+        names = self.names
+        trainable = set(self.paths(TRAINABLE))
+        places = {path: k for k, path in enumerate(paths) if path in trainable}
+        mirror = Mirror(names.treedef, tuple(map(places.get, names.paths)))
+        owners = {name for name in names.inputs for path in places if is_within(path, name)}
+        trees = lambda results: zip(names.inputs, mirror.tree(results), strict=True)
+        return lambda results: {name: tree for name, tree in trees(results) if name in owners}
 
     def vector_leaves(self, x: Any) -> dict[str, Any]:
         """The trainable leaves at a vector of shape (n,), by path; what is fixed in them stays.
@@ -240,8 +244,9 @@ class Inputs:
                 data[path] = jax.tree.map(functools.partial(_held, path, role=DATA), given)
             else:
                 found |= self._checked(path, given)
-        self.commit(found, ())
-        self.put_back(data, paths)
+        self._write(found)
+        self._put(data)
+        self.tell(paths)
 
     def _by_path(self, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Values with their paths; those of elements in the arrays that they are of."""
@@ -260,14 +265,18 @@ class Inputs:
         )
         return [*pairs, *arrays]
 
-    def commit(self, values: Mapping[int, Any], told: Sequence[str] | None = None) -> None:
+    def commit(self, values: Mapping[int, Any]) -> None:
         """Give leaves new values, which fit, and tell who watches."""
+        self._write(values)
+        self.tell([self.names.paths[number] for number in values])
+
+    def _write(self, values: Mapping[int, Any]) -> None:
         for number, value in values.items():
             leaf = self.leaves[number]
             self.leaves[number] = leaf._replace(value=as_was(leaf.value, value))
-        self._tell([self.names.paths[number] for number in values] if told is None else told)
 
-    def _tell(self, paths: Sequence[str]) -> None:
+    def tell(self, paths: Sequence[str]) -> None:
+        """Tell who watches that these were set."""
         for watcher in list(self.watchers) if paths else ():
             watcher(tuple(paths))
 
@@ -276,18 +285,20 @@ class Inputs:
         paths = [self._place(name)[0] for name in names]
         return {path: parts_of(self.trees, path)[path] for path in paths}
 
-    def put_back(self, parts: Mapping[str, Any], told: Sequence[str] | None = None) -> None:
-        """Give parts values that fit, and tell who watches. What is new in them is data, whose
-        structure alone may change.
-        """
-        if parts:
-            trees = self.trees
-            for path, value in parts.items():
-                trees = with_part(trees, path, value)
-            self._fill(trees)
-        self._tell([*parts] if told is None else told)
+    def put_back(self, parts: Mapping[str, Any]) -> None:
+        """Give parts the values that they had, and tell who watches."""
+        self._put(parts)
+        self.tell([*parts])
 
-    def _fill(self, trees: Mapping[str, Any]) -> None:
+    def _put(self, parts: Mapping[str, Any]) -> None:
+        """Give parts values that fit. What is new in them is data, whose structure alone may
+        change.
+        """
+        if not parts:
+            return
+        trees = self.trees
+        for path, value in parts.items():
+            trees = with_part(trees, path, value)
         leaves = self.leaves
         values, treedef = jax.tree.flatten(tuple(trees.values()))
         if treedef != self.names.treedef:
@@ -303,13 +314,10 @@ class Inputs:
         """All that `set` and `set_role` change."""
         return self.names, tuple(self.leaves)
 
-    def restore(self, snapshot: tuple[Names, tuple[Leaf, ...]], *, is_told: bool = True) -> None:
-        """Go back to what `snapshot` returned, and tell who watches; not of a change that was
-        refused, which nobody saw.
-        """
+    def restore(self, snapshot: tuple[Names, tuple[Leaf, ...]]) -> None:
+        """Go back to what `snapshot` returned."""
         self.names, leaves = snapshot
         self.leaves = list(leaves)
-        self._tell(self.names.paths if is_told else ())
 
     def set_role(self, name: str, role: str) -> None:
         """Give the leaves at and below a name, or an element of a leaf, another role.
@@ -323,11 +331,11 @@ class Inputs:
         if index is not None:
             self._set_element_role(path, index, role)
             return
-        self._set_leaf_roles(self.names.numbers(path), role)
+        self._set_leaf_roles(dict.fromkeys(self.names.numbers(path), role))
 
-    def _set_leaf_roles(self, numbers: Sequence[int], role: str, mask: Any = None) -> None:
+    def _set_leaf_roles(self, roles: Mapping[int, str], mask: Any = None) -> None:
         found = {}
-        for number in numbers:
+        for number, role in roles.items():
             path, value, _, bounds, _ = self.leaves[number]
             value = as_parameter(value, role)
             check_role(path, value, role)
@@ -336,7 +344,7 @@ class Inputs:
                 check_value(path, bounds.lower, value)
                 bounds.hold(path, value)
         for number, leaf in found.items():
-            self.leaves[number] = leaf._replace(value=_held(leaf.path, leaf.value, role))
+            self.leaves[number] = leaf._replace(value=_held(leaf.path, leaf.value, leaf.role))
 
     def _set_element_role(self, path: str, index: tuple[int, ...], role: str) -> None:
         number = self.names.number(path)
@@ -353,16 +361,9 @@ class Inputs:
         mask[index] = role == TRAINABLE
         is_mixed = mask.any() and not mask.all()
         of_leaf = TRAINABLE if mask.any() else FIXED
-        self._set_leaf_roles([number], of_leaf, mask if is_mixed else None)
+        self._set_leaf_roles({number: of_leaf}, mask if is_mixed else None)
 
     # --- inner ------------------------------------------------------------------------------------
-
-    def _split(self, given: Any) -> tuple[Any, dict[str, Any]]:
-        """Roles, or bounds, of leaves and parts, and those of elements."""
-        if not isinstance(given, Mapping):
-            return given, {}
-        elements = {name: each for name, each in given.items() if self._place(name)[1] is not None}
-        return {name: each for name, each in given.items() if name not in elements}, elements
 
     def _place(self, name: str) -> tuple[str, tuple[int, ...] | None]:
         """The path that a name stands for; of `theta[3]` that of the array and the index in it.
@@ -372,14 +373,13 @@ class Inputs:
         """
         if not isinstance(name, str):
             raise wrong_option("name", name, "a name of one input, part, leaf or element")
-        element = _ELEMENT.match(name)
+        array, index = without_index(name)
         try:
             return self.path(name), None
         except UnknownInputError:
-            if element is None:
+            if index is None:
                 raise
-        path = self.path(element["path"])
-        index = tuple(map(int, element["index"].split(",")))
+        path = self.path(array)
         is_leaf = path in self.names.paths
         shape = np.shape(self.leaves[self.names.number(path)].value) if is_leaf else ()
         is_inside = [-size <= k < size for k, size in zip(index, shape, strict=False)]
@@ -451,14 +451,6 @@ def _written(leaf: Any, elements: Mapping[tuple[int, ...], Any]) -> Any:
         number[()] = value
         leaf = at(leaf)[index[0] if len(index) == 1 else index].set(number)
     return leaf
-
-
-def replaced(leaves: Sequence[Any], numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
-    """Leaves with other values at some places."""
-    found = list(leaves)
-    for number, value in zip(numbers, values, strict=True):
-        found[number] = value
-    return found
 
 
 def _check_disjoint(paths: Sequence[str]) -> None:

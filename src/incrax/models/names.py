@@ -6,7 +6,8 @@ In: inputs by name, pytrees. Out: paths of their leaves, and what a user's name 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +34,7 @@ class Names(NamedTuple):
         Raises:
             UnknownInputError: there is none, or more than one.
         """
-        if name in self.inputs or any(is_within(path, name) for path in self.paths):
+        if name in self.inputs:
             return name
         found = _completed(self.paths, name)
         if len(found) > 1:
@@ -68,6 +69,32 @@ def names_of(inputs: Mapping[str, Any]) -> Names:
         for keys, _ in tree_flatten_with_path(tree)[0]
     ]
     return Names(tuple(inputs), jax.tree.structure(tuple(inputs.values())), tuple(paths))
+
+
+# --- elements of arrays ---------------------------------------------------------------------------
+
+_ELEMENT = re.compile(r"(?P<path>.*)\[(?P<index>-?\d+(?:, *-?\d+)*)\]")
+_PART = re.compile(r"(\.re|\.im)(\[[^]]*\])$")
+"""Of the name of an element of a complex array, `c.re[0]`."""
+
+
+def without_index(name: str) -> tuple[str, tuple[int, ...] | None]:
+    """The name of an array and the index in it, of that of an element: `theta[0, 1]`."""
+    found = _ELEMENT.fullmatch(name)
+    if found is None:
+        return name, None
+    return found["path"], tuple(map(int, found["index"].split(",")))
+
+
+def elements_named(name: str, names: Sequence[str]) -> dict[str, list[int]]:
+    """What a name may stand for among elements of these names: each part, by its whole name, with
+    the places of its elements. More than one part: the name is ambiguous.
+    """
+    found = completed(names, name)
+    if not found:  # the element `c[0]` of a complex array is both `c.re[0]` and `c.im[0]`
+        names = [_PART.sub(r"\2\1", each) for each in names]
+        found = completed(names, name)
+    return {part: [k for k, each in enumerate(names) if is_within(each, part)] for part in found}
 
 
 # --- parts of trees -------------------------------------------------------------------------------

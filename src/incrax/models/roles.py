@@ -15,7 +15,6 @@ import numpy as np
 from incrax.derivatives.selection import is_python_int, type_name
 from incrax.engine.inputs.leaves import has_tracer, is_dynamic
 from incrax.errors import BindError, InputValueError
-from incrax.models.names import Names
 
 Role = Literal["trainable", "fixed", "state", "data"]
 TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
@@ -31,26 +30,23 @@ def is_floating(leaf: Any) -> bool:
         return False
 
 
-def roles_of(names: Names, leaves: list[Any], roles: Roles) -> tuple[str, ...]:
-    """A role for each leaf: what `roles` says of the innermost part with it, else its type's.
+def default_role(leaf: Any) -> Role:
+    """The role of a leaf of which nothing is said."""
+    return TRAINABLE if _can_move(leaf) else DATA
+
+
+def checked_roles(roles: Any) -> Mapping[str, Role]:
+    """What users say of roles.
 
     Raises:
-        UnknownInputError: a path names nothing.
-        BindError: a role does not exist, or a leaf without derivative is to be trained.
+        BindError: it is no mapping.
     """
-    found = [TRAINABLE if _can_move(leaf) else DATA for leaf in leaves]
     if roles is not None and not isinstance(roles, Mapping):
         raise BindError(
             f"`bind(roles=...)` got {roles!r}. Nothing was bound. Pass a mapping of names to "
             'roles: `roles={"x": "data"}`.'
         )
-    parts = {names.path(name): role for name, role in (roles or {}).items()}
-    for path in sorted(parts, key=len):
-        for number in names.numbers(path):
-            found[number] = parts[path]
-    for each in zip(names.paths, leaves, found, strict=True):
-        check_role(*each)
-    return tuple(found)
+    return roles or {}
 
 
 def check_role(path: str, leaf: Any, role: Any) -> None:

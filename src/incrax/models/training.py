@@ -46,7 +46,7 @@ class Training:
             )
         self._inputs = inputs
         self._fitted = _fitted(inputs)
-        self._optimizer_state = optimizer.init(self._trained())
+        self._optimizer_state = optimizer.init(inputs.tree(self._trained()))
         updates = updates if inputs.of(STATE) else "never"
         self._step = jax.jit(_step_of(functions, inputs, optimizer, updates), static_argnums=0)
         self.num_steps: int = 0
@@ -80,9 +80,9 @@ class Training:
                 "again."
             )
 
-    def _trained(self) -> dict[str, Any]:
-        """What is trained, as arrays in the shape of `grad()`, which optimisers see."""
-        return self._inputs.tree([jnp.asarray(leaf.value) for leaf in self._inputs.of(TRAINABLE)])
+    def _trained(self) -> list[Any]:
+        """What is trained, as arrays; optimisers see it in the shape of `grad()`."""
+        return [jnp.asarray(leaf.value) for leaf in self._inputs.of(TRAINABLE)]
 
 
 def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], ...]:
@@ -100,14 +100,13 @@ def _step_of(
 
     def moving(moves):
         """Gradients or steps, 0 where elements are fixed."""
-        rows = zip(masks, inputs.leaves_in(moves), strict=True)
-        return [jnp.where(mask, move, 0) for mask, move in rows]
+        return [jnp.where(mask, move, 0) for mask, move in zip(masks, moves, strict=True)]
 
     def step(frame: Frame, trained, values, optimizer_state):
         fixed = frame.with_values(values)
 
         def args(trained, state=None):
-            leaves = inputs.with_values(TRAINABLE, inputs.leaves_in(trained), fixed)
+            leaves = inputs.with_values(TRAINABLE, trained, fixed)
             leaves = leaves if state is None else inputs.with_values(STATE, state, leaves)
             return jax.tree.unflatten(frame.treedef, leaves)
 
@@ -117,10 +116,11 @@ def _step_of(
         )
         (loss, after), gradient = both(trained)
         gradient = inputs.tree(moving(gradient))
-        moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
-        # An optimiser may move what has no gradient, as decays of weights do.
-        rows = inputs.leaves_in(trained), moving(moves)
-        stepped = [_moved(*row) for row in zip(inputs.of(TRAINABLE), *rows, strict=True)]
+        moves, optimizer_state = optimizer.update(gradient, optimizer_state, inputs.tree(trained))
+        # In the order of the inputs, where JAX sorts keys; an optimiser may move what has no
+        # gradient, as decays of weights do.
+        moves = moving(jax.tree.leaves([moves[name] for name in gradient]))
+        stepped = [_moved(*row) for row in zip(inputs.of(TRAINABLE), trained, moves, strict=True)]
         state = {"before": before, "after": after, "never": ()}[updates]
         return loss, stepped, state, optimizer_state
 

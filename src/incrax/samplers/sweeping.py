@@ -316,7 +316,7 @@ def _run(density: Density, blocks: Sequence[Block], job: Job, why: str) -> Chain
         if not np.isfinite(place.value):
             raise bad_start(place.value)
     found: list[Position] = []
-    counts = np.zeros((len(blocks), 2))  # accepted, tried
+    accepted = np.zeros(len(blocks))
     total = job.num_chains * job.num_all
     forecast = Forecast(lambda: [density.function], total)
     with Meter("chain", total, is_shown=job.progress) as meter:
@@ -325,18 +325,18 @@ def _run(density: Density, blocks: Sequence[Block], job: Job, why: str) -> Chain
                 found.append(each)
                 forecast.advance()
                 meter.advance()
-            counts += [(block.accepted, block.tried) for block in blocks]
+            accepted += [block.accepted for block in blocks]
     samples, values = (
         np.reshape(x, (job.num_chains, job.num_all, -1)) for x in zip(*found, strict=True)
     )
-    accepted, tried = counts.T
-    shares = zip(blocks, accepted / np.maximum(tried, 1), strict=True)
+    times = np.array([block.times for block in blocks])
+    shares = zip(blocks, accepted / (job.num_chains * job.num_sweeps * times), strict=True)
     return Chain(
         job.shown(samples[:, job.num_warmup :]),
         density.names,
         job.shown(values[:, job.num_warmup :, 0]),
         {block.names[0]: float(share) for block, share in shares},
-        sum(block.evaluations for block in blocks),
+        total * int(times.sum()),
         density,
         why,
     )

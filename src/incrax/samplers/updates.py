@@ -43,23 +43,22 @@ class Block:
     """Steps in a row."""
     target: float | None
     """The share of steps that the warm-up wants accepted; None: widths are given."""
-    tried: int = 0
     accepted: int = 0
-    evaluations: int = 0
+    """Steps of this chain, since the warm-up."""
     log_scale: float = 0.0
     """By how much the warm-up has widened its steps."""
 
     def restart(self) -> None:
         """Another chain begins."""
-        self.tried = self.accepted = 0
+        self.accepted = 0
         self.log_scale = 0.0
 
     def adapt(self, sweep: int) -> None:
         """A sweep of the warm-up is done: its steps do not count, and tell the width."""
         if self.target is not None:
-            missed = self.accepted / max(self.tried, 1) - self.target
+            missed = self.accepted / self.times - self.target
             self.log_scale += adaptation_gain(sweep) * missed
-        self.tried = self.accepted = 0
+        self.accepted = 0
 
     def moved(self, place: Position, rng: np.random.Generator) -> Position:
         """Where the chain is after so many steps."""
@@ -71,8 +70,6 @@ class Block:
             is_accepted = np.log(rng.uniform()) < proposed.value - place.value
             place = proposed if is_accepted else place
             self.accepted += int(is_accepted)
-        self.tried += self.times
-        self.evaluations += self.times
         return place
 
 

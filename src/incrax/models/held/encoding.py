@@ -6,7 +6,7 @@ representations.
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,7 +33,7 @@ class Encoding:
     def __init__(self, encoder: Encoder, chunk_rows: int | None) -> None:
         self.encoder: Encoder = encoder
         self.chunk_rows: int | None = chunk_rows
-        self.__signature__: inspect.Signature = signature_of(encoder)
+        functools.update_wrapper(self, encoder, updated=())  # arguments keep their names
 
     def __call__(self, params: Any, rows: Any, numbers: Any, *keys: Any) -> Any:
         """Representations in order: each array has one a row along its first axis."""
@@ -58,14 +58,6 @@ class Encoding:
             return found
         rest = _checked(step(jax.tree.map(lambda x: x[last:], data)), num_rows - last)
         return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), found, rest)
-
-
-def signature_of(fun: Any) -> inspect.Signature:
-    """The parameters' names, as far as the function tells."""
-    try:
-        return inspect.signature(fun)
-    except (TypeError, ValueError):
-        return inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
 
 
 def taken(tree: Any, numbers: Any) -> Any:

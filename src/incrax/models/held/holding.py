@@ -36,6 +36,7 @@ from incrax.engine.inputs.signature import (
     make_signature,
     with_names,
 )
+from incrax.engine.store.saved_values import padded
 from incrax.errors import RowsError
 from incrax.models.held.encoding import (
     Encoding,
@@ -359,21 +360,6 @@ class Kept:
         return found
 
 
-def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
-    """Numbers of rows, the last one repeated up to a power of two; None where that is most of all
-    rows.
-
-    Few lengths, so that few programs serve all batches.
-    """
-    capacity = 1 << max(len(touched) - 1, 0).bit_length()
-    if capacity > DENSE_SHARE * num_rows:
-        return None
-    numbers = np.zeros(capacity, np.int64)
-    numbers[: len(touched)] = touched
-    numbers[len(touched) :] = touched[-1] if len(touched) else 0
-    return numbers
-
-
 _taken = jax.jit(taken)
 
 
@@ -565,9 +551,10 @@ def _touched(batches: Batches, num_rows: int) -> tuple[np.ndarray | None, Batche
     is_touched = np.zeros(num_rows, bool)
     is_touched[batches.numbers] = True
     touched = np.flatnonzero(is_touched)
-    chosen = padded(touched, num_rows)
-    if chosen is None or not len(touched):
+    # Few lengths, so that few programs serve all batches.
+    capacity = 1 << max(len(touched) - 1, 0).bit_length()
+    if capacity > DENSE_SHARE * num_rows or not len(touched):
         return None, batches
     places = np.zeros(num_rows, np.int64)
     places[touched] = np.arange(len(touched))
-    return chosen, batches._replace(numbers=places[batches.numbers])
+    return padded(touched, capacity), batches._replace(numbers=places[batches.numbers])
