@@ -12,7 +12,7 @@ from incrax import fit
 START = {"a": 1.0, "b": np.zeros(2)}
 USE = (
     " Nothing was evaluated. Pass a mapping of paths to pairs, with None for no bound: "
-    "`bounds={\"params['sigma']\": (0, None)}`; of an array also a pair of arrays."
+    "`bounds={\"params['sigma']\": (0, None)}`; of one array also a pair for each element."
 )
 
 

@@ -169,6 +169,16 @@ def test_complex_elements_and_their_parts_by_name():
     np.testing.assert_allclose(found.params, [1.0 + 1.0j, 0.25 - 0.5j], atol=1e-3)
 
 
+def test_bounds_by_position_are_those_of_one_array():
+    square = lambda w: jnp.sum((w - TARGET) ** 2)
+    found = fit.minimize(square, np.zeros(3), bounds=[(0, 0.5), (None, None), [0, 1]])
+    np.testing.assert_allclose(found.params, [0.5, 2.0, 1.0], atol=0.01)
+    with pytest.raises(fit.BoundsError, match=r"got 2 pairs: `w` has 3 elements"):
+        fit.minimize(square, np.zeros(3), bounds=[(0, 1), (0, 1)])
+    with pytest.raises(fit.BoundsError, match="no mapping"):  # the order of keys is JAX's
+        fit.minimize(loss, START, bounds=[(0, 1)] * 4)
+
+
 def test_an_element_of_a_complex_array_is_both_of_its_parts():
     found = fit.minimize(complex_loss, np.zeros(2, complex), bounds={"c[0]": (-0.25, 0.25)})
     first = TARGETS[0]

@@ -72,8 +72,9 @@ def minimize(
             fixed. Integers of Python among it are floats. Complex leaves are fitted by their parts,
             which are named `c.re` and `c.im`.
         bounds: a mapping of names of what is free to pairs (lower, upper) that broadcast to it;
-            None for no bound: `{"sigma": (0, None), "theta[3]": (-5, 5)}`. A name is a path, as
-            `explain()` prints it, of a leaf or an element, or the end of one where only one fits.
+            None for no bound: `{"sigma": (0, None), "theta[3]": (-5, 5)}`. Where one array is
+            free, also a list of pairs, one for each element. A name is a path, as `explain()`
+            prints it, of a leaf or an element, or the end of one where only one fits.
         method: `"migrad"` (Minuit, with exact gradients); the name of a method of
             `scipy.optimize.minimize`, which is given the gradients, Hessians or products that it
             takes (`"COBYLA"` may evaluate a little outside of bounds); an optimiser of optax.

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, Incremental, incremental
-from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
+from incrax._messages import ambiguous_input, listed, many, unknown_input, wrong_option
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import is_mark, unmarked
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
@@ -440,7 +440,7 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
     """What users say of bounds."""
     box = Box(np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype))
     if bounds is not None and not isinstance(bounds, Mapping):
-        raise _wrong_bounds(caller, repr(bounds), "it is no mapping of paths to pairs")
+        bounds = _by_name(caller, layout, bounds)
     parts = layout.ends.parts()
     leaf_of = lambda number: bisect.bisect(layout.ends.bounds, number) - 1
     for path, pair in (bounds or {}).items():
@@ -465,6 +465,20 @@ def _check_start(caller: str, layout: ArgumentLayout, box: Box, x: np.ndarray) -
                 f"`{caller}` starts with `{name}` = {value:.6g}, outside of its bounds ({low:.6g}, "
                 f"{high:.6g}). Nothing was evaluated. Start inside, or widen the bounds."
             )
+
+
+def _by_name(caller: str, layout: ArgumentLayout, pairs: Any) -> dict[str, Any]:
+    """Pairs in the order of the elements, as SciPy takes them.
+
+    Only of one array: the order of several leaves is JAX's, which sorts keys.
+    """
+    if not isinstance(pairs, (tuple, list)) or len(layout.paths) != 1:
+        raise _wrong_bounds(caller, repr(pairs), "it is no mapping of paths to pairs")
+    num = len(layout.names)
+    if len(pairs) != num:
+        reason = f"`{layout.paths[0]}` has {many(num, 'element')}"
+        raise _wrong_bounds(caller, many(len(pairs), "pair"), reason)
+    return dict(zip(layout.names, pairs, strict=True))
 
 
 def _bounded(caller: str, layout: ArgumentLayout, name: str) -> list[int]:
@@ -514,6 +528,6 @@ def _wrong_bounds(caller: str, seen: str, reason: str) -> BoundsError:
     """Bounds that cannot be understood."""
     return BoundsError(
         f"`{caller}(bounds=...)` got {seen}: {reason}. Nothing was evaluated. Pass a mapping of "
-        "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`; of an "
-        "array also a pair of arrays."
+        "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`; of one "
+        "array also a pair for each element."
     )
