@@ -2,9 +2,8 @@
 
 One `Engine` serves one traced signature. Each call reads the store, computes, and commits by one
 assignment at the end: an exception leaves the store as it was, but for values that a program
-overwrote. A call goes one of four ways, the first that applies:
+overwrote. A call goes one of three ways, the first that applies:
 
-- `RowCalls.repeated`: what the last call did, if that changed rows of the same inputs;
 - `Repeats.repeated`: what the last call of its kind did, where nothing is to be decided;
 - `_unchanged`: outputs of a saved version that no changed input reaches;
 - `_evaluate`: the candidate chosen for the dirty set, from the best version.
@@ -33,7 +32,7 @@ from incrax.engine.call.repeats import Repeat, Repeated, Repeats
 from incrax.engine.call.row_calls import RowCalls
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import TimedProgram
+from incrax.engine.compile.timing import SAMPLE, TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, LeafValues
 from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.plan.facts import Facts
@@ -131,7 +130,7 @@ class Engine:
         self.store = store
         self.comparison = Comparison(store, self.layout)
         self.repeats = Repeats(self.chooser, store)
-        self.rows = RowCalls(self.chooser, store, self.comparison, self.repeats)
+        self.rows = RowCalls(self.chooser, store, self.comparison)
         self.repeated: Repeated | None = None  # what the last call did, if it went a short way
         self.streak: Any = None  # what serves calls like that one
         return self
@@ -162,12 +161,6 @@ class Engine:
         if clock.unproven and self.store.prove(clock.unproven):
             changed = None
         start_s = clock.began(begin_s) + self.comparison.wait(leaves, changed, clock.now)
-        latest = self.repeats.latest
-        if changed is not None and latest is not None and latest.moving:
-            begun = start_s, clock.spent_s, clock.passed_s
-            repeated = self.rows.repeated(latest, leaves, changed)
-            if repeated is not None:
-                return self._commit_repeated(repeated, begun)
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
         try:
@@ -462,6 +455,7 @@ class Engine:
         self._count(repeat.plan, num)
         program = repeat.program
         program.num_runs += num
+        program.is_due |= program.num_runs % SAMPLE < num  # the run to be timed was one of these
         program_s = program.seconds or 0.0
         self.clock.spent_s += num * program_s
         self.clock.unproven += _jax.first_buffer(self.store.states[-1].outputs)

@@ -177,8 +177,7 @@ class Traced:
         engine = self._engine
         if engine is None or engine.repeated is None:
             return None
-        behind = engine.clock.behind
-        if engine.ledger.granted or behind.is_on:
+        if engine.ledger.granted or engine.clock.behind.num_waiting:
             return None
         engine.streak = streak_of(self.signature, self.out_tree, engine, engine.repeated)
         return engine.streak
