@@ -60,8 +60,6 @@ class RowCalls:
             rows.kind,
             saved.dirty,
             int(rows.numbers.min(initial=length)),
-            chooser.ledger.weight,
-            chooser.whole_s,
             chooser.expected_s(saved.dirty),
             value_at(chooser.facts, saved.feeds),
         )

@@ -116,6 +116,7 @@ class Chooser:
         self.slices = Slices(
             facts,
             self.compiler,
+            self.race,
             self.credit,
             row_entries,
             tuning,
