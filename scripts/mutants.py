@@ -2233,11 +2233,11 @@ MUTANTS = [
     Mutant(
         "commit before the end",
         "engine/call/engine.py",
-        "        return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)",
+        "        return self._evaluate(saved, start_s)",
         "        if base is not None:\n"
         "            self.store.commit(State(values, list(base.outputs), dict(base.saved), None), "
         "base)\n"
-        "        return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)",
+        "        return self._evaluate(saved, start_s)",
     ),
     Mutant(
         "a repeated call whatever changed",

@@ -180,9 +180,8 @@ class Engine:
         if rows is not None:
             pairs = [*(pair for pair in pairs if pair[0] is not rows.base), (rows.base, rows.dirty)]
             dirty = rows.dirty
-        return self._evaluate(
-            SavedValues(self.chooser, self.comparison, pairs, dirty, values, rows), start_s
-        )
+        saved = SavedValues(self.chooser, self.comparison, pairs, dirty, values, rows)
+        return self._evaluate(saved, start_s)
 
     def _unchanged(self, state: State, dirty: int) -> Results:
         self.stats.unchanged += 1

@@ -297,11 +297,14 @@ def num_alike(repeat: Repeat) -> int:
 def streak_of(
     signature: Signature, out_tree: Any, engine: Engine, repeated: Repeated
 ) -> Streak | None:
-    """What serves calls like one that went the short way; None where the next one goes the long way,
-    and where that one saved values: inputs that change in turns, each from where the last one was,
-    have no one version to start from.
+    """What serves calls like one that went the short way; None where the next one bypasses or goes
+    the long way, where a thread compiles, and where that one saved values: inputs that change in
+    turns, each from where the last one was, have no one version to start from.
     """
     repeat = repeated.repeat
+    behind = engine.clock.behind
+    if engine.ledger.granted or behind.num_waiting:
+        return None
     if repeated.is_in_turn or not num_alike(repeat):
         return None
     if repeat.moving:

@@ -177,8 +177,6 @@ class Traced:
         engine = self._engine
         if engine is None or engine.repeated is None:
             return None
-        if engine.ledger.granted or engine.clock.behind.num_waiting:
-            return None
         engine.streak = streak_of(self.signature, self.out_tree, engine, engine.repeated)
         return engine.streak
 

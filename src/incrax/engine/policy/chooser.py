@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from incrax import _jax
 from incrax._jax import Var
@@ -361,6 +362,9 @@ class Chooser:
     def verdict(self) -> Verdict:
         """What saving has been worth so far."""
         behind = self.clock.behind
-        return self.ledger.verdict._replace(
-            compile_s=self.whole.first_s, behind_s=behind.seconds, num_behind=behind.num_waiting
+        return replace(
+            self.ledger.verdict,
+            compile_s=self.whole.first_s,
+            behind_s=behind.seconds,
+            num_behind=behind.num_waiting,
         )
