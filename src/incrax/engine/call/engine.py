@@ -106,7 +106,7 @@ class Engine:
         self.store = store
         self.comparison = Comparison(store, self.layout)
         self.repeats = Repeats(self.chooser, store)
-        self.rows = RowCalls(self.chooser, store, self.comparison)
+        self.rows = RowCalls(self.chooser, self.comparison)
         self.repeated: Repeated | None = None  # what the last call did, if it went a short way
         self.streak: Any = None  # what serves calls like that one
         return self

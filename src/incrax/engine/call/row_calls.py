@@ -6,6 +6,7 @@ serves such a call. It must not count calls.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import compress
 from operator import is_not
 
@@ -16,28 +17,25 @@ from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.store.comparison import Comparison
 from incrax.engine.store.saved_values import ChangedRows, SavedValues
-from incrax.engine.store.store import Pairs, State, Store
+from incrax.engine.store.store import Pairs, State
 
 
+@dataclass(eq=False)
 class RowCalls:
-    """Those of one engine.
+    """Those of one engine."""
 
-    `dirty` is what changed in the latest one: calls of other rows that repeat one share its record.
-    """
-
-    def __init__(self, chooser: Chooser, store: Store, comparison: Comparison) -> None:
-        self.chooser = chooser
-        self.slices = chooser.slices
-        self.store = store
-        self.comparison = comparison
-        self.dirty = 0
+    chooser: Chooser
+    comparison: Comparison
+    dirty: int = (
+        0  # what changed in the latest: calls of other rows that repeat one share its record
+    )
 
     def changed(self, pairs: Pairs, values: LeafValues) -> ChangedRows | None:
         """Which rows changed, of a version whose values were not written over, if there is one, and of
         these the one from which the fewest did, and which has what programs for rows read; None where
         there is no change of a few rows.
         """
-        slices = self.slices
+        slices = self.chooser.slices
         found = []
         for state, dirty in reversed(pairs) if slices.lengths else ():
             leaves = slices.leaves_of(dirty)
@@ -53,8 +51,8 @@ class RowCalls:
 
     def chosen(self, saved: SavedValues, rows: ChangedRows) -> tuple[Entry, Candidate] | None:
         """The program for rows that serves a call, with its record; None where there is none."""
-        slices = self.slices
         chooser = self.chooser
+        slices = chooser.slices
         length = slices.lengths[rows.kind.leaves[0]]
         entry = slices.entry(
             rows.kind,
@@ -82,7 +80,8 @@ class RowCalls:
             return None
         moving = set(repeat.moving)
         numbers = range(len(saved.values))
-        for other in self.store.states:
+        store = self.comparison.store
+        for other in store.states:
             if not moving.issuperset(compress(numbers, map(is_not, saved.values, other.values))):
                 return None
         return Repeated(repeat, saved.base, state, [])
