@@ -121,7 +121,7 @@ def planned(num_leaves: int, num_points: int) -> dict[str, Call]:
     repeat = None
     for k in range(MAX_LEARNING):
         ours(at(-k), x)
-        repeat = engine.repeats.latest
+        repeat = next(reversed(engine.repeats.by_kind.values()), None)
         if repeat is not None and k > WARM_CALLS:
             break
     if repeat is None:

@@ -787,8 +787,8 @@ OPTIMISATIONS = [
     ),
     Mutant(
         "what an element decides stays saved on the short way of rows",
-        "engine/call/row_calls.py",
-        "dirty = self.comparison.dirty(values, base)",
+        "engine/call/streak.py",
+        "dirty = self._comparison.dirty(values, base)",
         "dirty = 0",
         "tests/engine/call/test_slices.py::"
         "test_what_one_element_decides_is_not_current_after_a_short_way_changed_it",
@@ -1218,7 +1218,7 @@ MUTANTS = [
     ),
     Mutant(
         "a streak of rows does not count differences",
-        "engine/call/row_calls.py",
+        "engine/call/streak.py",
         "        slices.take_priming(repeat.entry, is_complete=True)\n        # Elem",
         "        # Elem",
         "tests/engine/call/test_slices.py",
@@ -2240,11 +2240,11 @@ MUTANTS = [
     Mutant(
         "commit before the end",
         "engine/call/engine.py",
-        "        return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)",
+        "        return self._evaluate(saved, start_s)",
         "        if base is not None:\n"
         "            self.store.commit(State(values, list(base.outputs), dict(base.saved), None), "
         "base)\n"
-        "        return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)",
+        "        return self._evaluate(saved, start_s)",
     ),
     Mutant(
         "a repeated call whatever changed",

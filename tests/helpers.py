@@ -132,6 +132,13 @@ def check_calls(
     return ours
 
 
+def last_repeat(engine: Any) -> Any:
+    """What the next call may do once more, if it is like the last; None: it is looked at in full."""
+    if engine.repeated is not None:
+        return engine.repeated.repeat
+    return next(reversed(engine.repeats.by_kind.values()), None)
+
+
 def aligned(size: int, value: float = 0.0) -> np.ndarray:
     """An array of one value whose memory JAX may share."""
     memory = np.empty(8 * size + 64, np.uint8)

@@ -20,8 +20,8 @@ from incrax import bijectors, fit, samplers
 ROOT = Path(incrax.__file__).parent
 
 FOLDERS = """
-errors _messages _jax_options
-_interrupts _names _removed
+errors _messages
+_interrupts _names _jax_options _removed
 _version _jax _extras _context _tuning _cache_folder _collection _marks _locations
 _table _stats _progress _tables
 _program

@@ -436,14 +436,13 @@ class Incremental(WrapsFunction, Generic[P, R]):
             ReentrantCallError: in a callback that a call, or another fresh evaluation, waits for.
         """
         args, kwargs = cast(Any, as_plain((args, kwargs)))
-        leaves = jax.tree_util.tree_leaves((args, kwargs))
         with self._locked():
-            traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
-            engine = None if traced is None else traced.engine
-        if traced is None or engine is None:
+            given = None if self._is_off() else self._traces.aside(args, kwargs)
+            engine = None if given is None else given.traced.engine
+        if given is None or engine is None:
             return self._fun(*args, **kwargs)
         options = self._traces.options
-        dynamic = traced.signature.dynamic_leaves(leaves)
+        dynamic = given.leaves
         if self._is_disabled or not (options.is_exact or engine.must_wait):
             outputs = engine.fresh(dynamic)
         else:
@@ -452,7 +451,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
             with self._locked():
                 is_exact = options.is_exact
                 outputs = engine.fresh_by_segments(dynamic) if is_exact else engine.fresh(dynamic)
-        return jax.tree_util.tree_unflatten(traced.out_tree, outputs)
+        return jax.tree_util.tree_unflatten(given.traced.out_tree, outputs)
 
     def clear(self) -> None:
         """Drop all saved values; traces and compiled programs stay."""

@@ -7,9 +7,10 @@ what an option does.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
+
+from incrax._names import parameters_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,7 +137,7 @@ def spelled_here(function: Callable[P, R]) -> Callable[P, R]:
                 went = f"`incrax.{name}` has no `{option}` since version 0.2"
                 raise TypeError(f"{went}. {WENT[name, option]}.")
         if not ADVICE.keys().isdisjoint(kwargs):
-            own = set(inspect.signature(function).parameters)
+            own = set(parameters_of(function) or ())
             if name in _PASS_ON and args:
                 own |= _taken(args[0])
             for option, value in kwargs.items():
@@ -149,12 +150,10 @@ def spelled_here(function: Callable[P, R]) -> Callable[P, R]:
 
 def _taken(fun: Any) -> set[str]:
     """Options of JAX whose names a user's function may take itself."""
-    try:
-        parameters = inspect.signature(fun).parameters
-    except (TypeError, ValueError):  # not to be seen
+    parameters = parameters_of(fun)
+    if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return set(ADVICE)
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return set(ADVICE) if takes_all else set(parameters)
+    return set(parameters)
 
 
 def hint(name: str, names: Mapping[str, str]) -> str:

@@ -96,9 +96,13 @@ def place_of(frame: FrameType | None) -> Place:
     found = user_frame(frame)
     if found is None:
         return Place("unknown place", "")
-    span = _span(found.f_code, found.f_lasti, found.f_lineno)
-    where = f"{os.path.basename(found.f_code.co_filename)}:{span[0]}"
-    return Place(where, _source(found, span))
+    return _place(found, found.f_lasti, found.f_lineno)
+
+
+def _place(frame: FrameType, last: int, line: int) -> Place:
+    """The place of the instruction of a frame that runs."""
+    span = _span(frame.f_code, last, line)
+    return Place(f"{os.path.basename(frame.f_code.co_filename)}:{span[0]}", _source(frame, span))
 
 
 def is_asked_by_jax(frame: FrameType | None) -> bool:
@@ -159,9 +163,7 @@ def place_of_error(error: BaseException) -> str:
         step = step.tb_next
     if found is None:
         return "an unknown place"
-    code = found.tb_frame.f_code
-    span = _span(code, found.tb_lasti, found.tb_lineno)
-    return f"{os.path.basename(code.co_filename)}:{span[0]}: {_source(found.tb_frame, span)}"
+    return ": ".join(_place(found.tb_frame, found.tb_lasti, found.tb_lineno))
 
 
 def caller() -> FrameType | None:

@@ -384,10 +384,13 @@ class RowEngine:
         )
         journal = Journal(name, self._names(chunk, phase), facts.layout)
         whole = compiler.compile_whole(traced)
+        budget_bytes = shared.planned_bytes
         ledger = Ledger()
-        return Engine(
-            facts, whole, journal, compiler, tuning, self.stats, shared, ledger, is_exact=is_exact
+        chooser = Chooser(
+            *(whole, compiler, tuning, self.stats, budget_bytes, journal, ledger),
+            is_exact=is_exact,
         )
+        return Engine(chooser, shared)
 
     def _traced(self, chunk: Chunk, phase: Phase) -> Program:
         """The program of a pass for chunks like this one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from engine.call import test_slices as rows
 from engine.call.test_slices import Job
-from helpers import examples
+from helpers import examples, last_repeat
 from hypothesis import given
 from hypothesis import strategies as st
 from slice_cases import NUM, serve_by_rows
@@ -54,7 +54,7 @@ def pointers(job):
 
 def test_what_is_read_once_is_written_by_the_program_itself():
     job = Job("groups, gradient").settle()
-    executable = job.engine.repeats.latest.program.executable
+    executable = last_repeat(job.engine).program.executable
     assert not executable.family.in_place.writing.olds
     num_overwritten = len(executable.family.in_place.overwritten)
     assert num_overwritten >= 2
@@ -95,7 +95,7 @@ def test_a_refused_proposal_is_written_over_by_the_next_one(name):
 
 def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):
     job = Job("sparse graph").settle()
-    run = type(job.engine.repeats.latest.program).__call__
+    run = type(last_repeat(job.engine).program).__call__
     errors = [RuntimeError("lost")]
 
     def fails_once(program, feeds, loads):
@@ -104,7 +104,7 @@ def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):
             raise errors.pop()
         return results
 
-    monkeypatch.setattr(type(job.engine.repeats.latest.program), "__call__", fails_once)
+    monkeypatch.setattr(type(last_repeat(job.engine).program), "__call__", fails_once)
     job.ours._streak = None
     for row in range(4, 9):
         try:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import examples, file_moves, same
+from helpers import examples, file_moves, last_repeat, same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,10 +44,7 @@ def settled(fun=model, at=lambda k: (1.0 + k, 0.5, X), **options):
     for k in range(1, 4 * LONG_WAY_EVERY):
         ours(*at(k))
     for _ in range(64 * LONG_WAY_EVERY):
-        if (
-            engine.repeats.latest is not None
-            and engine.repeats.latest.entry.uses % LONG_WAY_EVERY == 1
-        ):
+        if last_repeat(engine) is not None and last_repeat(engine).entry.uses % LONG_WAY_EVERY == 1:
             return ours, engine
         ours(*at(engine.stats.calls))
     raise AssertionError("its plan never came to serve")
@@ -72,7 +69,7 @@ def ledger(monkeypatch, engine):
     """
     spent, now_s, note = [], [0.0], type(engine.chooser).note_call
     monkeypatch.setattr(engine.chooser.clock, "now", lambda: now_s[0])
-    monkeypatch.setattr(engine.repeats.latest.program, "num_runs", 1)
+    monkeypatch.setattr(last_repeat(engine).program, "num_runs", 1)
     monkeypatch.setattr(
         type(engine.chooser),
         "note_call",
@@ -83,7 +80,7 @@ def ledger(monkeypatch, engine):
 
 def test_the_same_change_goes_the_short_way_and_now_and_then_the_long_one(monkeypatch):
     ours, engine = settled()
-    seen, ran, entry = long_ways(monkeypatch, engine), engine.stats.ran, engine.repeats.latest.entry
+    seen, ran, entry = long_ways(monkeypatch, engine), engine.stats.ran, last_repeat(engine).entry
     uses, plain, ticks = entry.uses, jax.jit(model), engine.chooser.clock.ticks
     for k in range(LONG_WAY_EVERY):
         same(ours(-1.0 - k, 0.5, X), plain(-1.0 - k, 0.5, X))
@@ -153,7 +150,7 @@ def test_the_version_that_proposals_start_from_is_kept():
     ours, engine = settled()
     for k in range(6):
         ours(-5.0 - k, 0.5, X)
-        assert engine.repeats.latest is not None
+        assert last_repeat(engine) is not None
         ours(-4.0, 0.5, X)
     used = max(engine.store.states, key=lambda state: state.uses)
     for k in range(5):
@@ -172,7 +169,7 @@ def test_an_output_that_its_owner_deleted_is_not_taken_over():
 
 def test_a_failure_leaves_the_store_as_it_was(monkeypatch):
     ours, engine = settled()
-    states, entry = list(engine.store.states), engine.repeats.latest.entry
+    states, entry = list(engine.store.states), last_repeat(engine).entry
 
     def fail(*args):
         raise KeyboardInterrupt
@@ -187,7 +184,7 @@ def test_a_failure_leaves_the_store_as_it_was(monkeypatch):
 
 def test_cleared_values_are_free():
     ours, engine = settled()
-    saved = [weakref.ref(x) for x in engine.repeats.latest.loads_of(engine.store.states[-1])]
+    saved = [weakref.ref(x) for x in last_repeat(engine).loads_of(engine.store.states[-1])]
     assert saved
     del engine
     ours.clear()
@@ -203,7 +200,7 @@ def squares(p, s, x):
 def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
     at = lambda k: (0.5 + 0.01 * k, 1.0 + k, X)
     ours, engine = settled(squares, at, algebra=True)
-    program = engine.repeats.latest.program
+    program = last_repeat(engine).program
     executable, (spent, now_s) = program.executable, ledger(monkeypatch, engine)
 
     class Late:
@@ -230,7 +227,7 @@ def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
 def test_waiting_for_an_input_is_no_overhead(monkeypatch):
     at = lambda k: (jnp.asarray(1.0 + k), 0.5, X)
     ours, engine = settled(at=at)
-    program, (spent, now_s) = engine.repeats.latest.program, ledger(monkeypatch, engine)
+    program, (spent, now_s) = last_repeat(engine).program, ledger(monkeypatch, engine)
 
     def wait(x):
         now_s[0] += 5.0  # the program of the call before takes as long
@@ -300,7 +297,7 @@ def test_a_call_like_the_one_before_takes_few_moves_between_files():
     """What a reader of its path goes through; five ways of one call in 16 are longer."""
     ours, engine = settled(at=lambda k: (jnp.asarray(1.0 + k), 0.5, X))
     ours(jnp.asarray(-1.0), 0.5, X)
-    assert engine.repeats.latest is not None
+    assert last_repeat(engine) is not None
     a = jnp.asarray(-2.0)
     assert file_moves(lambda: ours(a, 0.5, X)) <= 50
 
@@ -326,7 +323,7 @@ def test_what_calls_the_host_is_waited_for_as_part_of_its_program(monkeypatch):
 
 def test_a_false_guard_goes_the_long_way():
     ours, engine = settled(squares, lambda k: (0.5 + 0.01 * k, 1.0 + k, X), algebra=True)
-    assert engine.repeats.latest.plan.guard is not None
+    assert last_repeat(engine).plan.guard is not None
     assert engine.last.candidate == "plan"
     same(ours(float("inf"), 1.0, X), jax.jit(squares)(float("inf"), 1.0, X))
     assert engine.last.candidate == "whole"

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, check, examples, same
+from helpers import EAGER, check, examples, last_repeat, same
 from hypothesis import given
 from hypothesis import strategies as st
 from slice_cases import CASES, EARLY, IDS, LATE, NUM, THETA, Case, serve_by_rows
@@ -20,7 +20,6 @@ from slice_cases import CASES, EARLY, IDS, LATE, NUM, THETA, Case, serve_by_rows
 import incrax
 from incrax.engine.call import analysis
 from incrax.engine.call.rehearsal import dry_run
-from incrax.engine.call.row_calls import RowCalls
 from incrax.engine.call.streak import RowStreak
 from incrax.engine.plan import looked_up_rows, met_rows, row_share, weighted_rows
 from incrax.engine.plan.plan import RowKind
@@ -187,25 +186,18 @@ def test_of_versions_with_as_many_changed_rows_the_one_with_saved_values_is_take
     """Else the whole function would save for rows at every call, and nobody would read it."""
     job = Job("groups, gradient").settle()
     engine = job.engine
-    engine.repeats.latest = None  # the long way
     emptied, kept = engine.store.states  # they differ in row 3
     emptied.saved = {}
     emptied.uses = kept.uses + 1000
     for _ in range(3):
+        job.ours._streak = None  # the long way
         job.change(3)
         assert engine.last.candidate == "slices"
 
 
 def short_ways(monkeypatch, job):
-    """The outcomes of calls that tried to go the short way of rows, from now on."""
+    """The calls of a streak of rows, from now on."""
     seen = []
-    repeated = RowCalls.repeated
-
-    def watched(rows, *args):
-        found = repeated(rows, *args)
-        seen.append(found is not None)
-        return found
-
     evaluated = RowStreak._evaluated
 
     def in_a_row(streak, leaves):
@@ -213,7 +205,6 @@ def short_ways(monkeypatch, job):
         seen.extend([True] if outputs is not None else [])
         return outputs
 
-    monkeypatch.setattr(RowCalls, "repeated", watched)
     monkeypatch.setattr(RowStreak, "_evaluated", in_a_row)
     return seen
 
@@ -359,30 +350,29 @@ def test_the_short_way_needs_what_the_last_call_saved():
     job = Job("groups, gradient").settle()
     for row in range(8):
         job.change(row)
-    assert job.engine.repeats.latest is not None
+    assert last_repeat(job.engine) is not None
     job.engine.store.forget(list(job.engine.store.states[-1].saved)[:1])
     job.change(8)
 
 
-def test_an_error_on_the_short_way_is_left_to_the_long_one(monkeypatch):
+def test_an_error_in_a_streak_is_left_to_the_long_way(monkeypatch):
     job = Job("groups, gradient").settle()
     for row in range(8):
         job.change(row)
-    run = type(job.engine.repeats.latest.program).__call__
+    assert job.ours._streak is not None
+    executable = last_repeat(job.engine).program.executable
+    run = type(executable).__call__
     calls = []
 
-    def fails_once(program, feeds, loads):
-        calls.append(1)
+    def fails_once(own, *args):
+        calls.append(own)
         if len(calls) == 1:
             raise RuntimeError("lost")
-        return run(program, feeds, loads)
+        return run(own, *args)
 
-    monkeypatch.setattr(type(job.engine.repeats.latest.program), "__call__", fails_once)
-    monkeypatch.setattr(type(job.engine.repeats.latest), "applies", lambda repeat: True)
-    job.ours._streak = None
+    monkeypatch.setattr(type(executable), "__call__", fails_once)
     job.change(3)
-    assert len(calls) == 2  # once more, the long way
-    assert job.engine.repeats.latest is not None  # of the long way
+    assert calls == [executable, executable]  # once more, the long way
 
 
 def test_only_what_the_rows_need_is_counted():
@@ -423,7 +413,7 @@ def test_a_version_that_differs_in_no_row_is_no_baseline_of_rows():
     args[0][9] += 0.25
     ours(*args)
     engine = ours._traces.latest.engine
-    assert engine.repeats.latest.moving == (0, 1)
+    assert last_repeat(engine).moving == (0, 1)
     same(ours(before, args[1]), jax.jit(fun)(before, args[1]), factor=FACTOR)
     assert engine.last.candidate == "slices"
     check(ours)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, examples, file_moves, num_functions, same
+from helpers import EAGER, examples, file_moves, last_repeat, num_functions, same
 from hypothesis import given
 from hypothesis import strategies as st
 from slice_cases import serve_by_rows
@@ -215,8 +215,22 @@ def test_no_streak_is_made_that_may_serve_no_call(made):
     renewed(ours, start(ours))
     traced = ours._traces.latest
     assert traced.streak() is not None
-    traced.engine.repeated.repeat.program.num_runs = SAMPLE
+    traced.engine.repeated.repeat.entry.uses = LONG_WAY_EVERY
     assert traced.streak() is None
+
+
+def test_a_run_that_was_to_be_timed_in_a_streak_is_timed_after_it(made):
+    ours = copy.copy(made[0])
+    args = renewed(ours, start(ours))
+    program = last_repeat(ours._traces.latest.engine).program
+    for num_runs, is_due in ((1, False), (SAMPLE - 2, True)):
+        program.is_due = False
+        program.num_runs = num_runs
+        for k in range(2):
+            _a(args, 400.0 + num_runs + k)
+            ours(*args)
+        assert ours._streak.count() is None
+        assert program.is_due == is_due
 
 
 def test_programs_are_timed_again_where_calls_go_the_long_way():

@@ -95,7 +95,7 @@ def test_one_program_serves_the_segments_of_terms_that_are_alike():
 def test_what_the_first_had_saved_serves_the_others(num_companions, monkeypatch):
     """Each is planned for once, and needs no credit where all that it loads is there."""
     monkeypatch.setattr("incrax.engine.policy.learning_costs.MIN_COMPILE_S", 0.05)
-    monkeypatch.setattr("incrax.engine.policy.materialize.NUM_COMPANIONS", num_companions)
+    monkeypatch.setattr("incrax.engine.policy.planner.NUM_COMPANIONS", num_companions)
     ours = called(in_turns(200), tuning=incrax.Tuning(timed=False, compile_s=0.8))
     entries = chooser(ours).entries
     masks = map(chooser(ours).facts.layout.leaf_mask, range(2 * NUM_TERMS))

@@ -83,7 +83,9 @@ def test_what_a_change_reaches_is_left_to_the_segments():
     values = engine.comparison.resolve(leaves, [1])
     pairs = engine.baselines.ranked(engine.comparison.pairs(values))
     dirty = pairs[-1][1]
-    SavedValues(engine, pairs, dirty, values).fill(segments(ours).top_plan().loads)
+    SavedValues(engine.chooser, engine.comparison, pairs, dirty, values).fill(
+        segments(ours).top_plan().loads
+    )
     assert segments(ours)._joint == {}
 
 

@@ -2,9 +2,8 @@
 
 One `Engine` serves one traced signature. Each call reads the store, computes, and commits by one
 assignment at the end: an exception leaves the store as it was, but for values that a program
-overwrote. A call goes one of four ways, the first that applies:
+overwrote. A call goes one of three ways, the first that applies:
 
-- `RowCalls.repeated`: what the last call did, if that changed rows of the same inputs;
 - `Repeats.repeated`: what the last call of its kind did, where nothing is to be decided;
 - `_unchanged`: outputs of a saved version that no changed input reaches;
 - `_evaluate`: the candidate chosen for the dirty set, from the best version.
@@ -25,24 +24,17 @@ import jax
 from incrax import _jax
 from incrax._messages import deleted_input
 from incrax._program import Results, Values
-from incrax._stats import Stats
-from incrax._tuning import Tuning
 from incrax.engine.call.agreement import difference
 from incrax.engine.call.record import BYPASSED, UNCHANGED, CallRecord
 from incrax.engine.call.repeats import Repeat, Repeated, Repeats
 from incrax.engine.call.row_calls import RowCalls
-from incrax.engine.compile.executables import Compiler, Executable
-from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import TimedProgram
+from incrax.engine.compile.timing import SAMPLE, TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, LeafValues
 from incrax.engine.inputs.paths import mask_paths
-from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
 from incrax.engine.plan.slices import value_at
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.policy.ledger import Ledger
-from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.baselines import Baselines
 from incrax.engine.store.budget import Limits
@@ -78,36 +70,19 @@ class FirstCall(NamedTuple):
 class Engine:
     """Evaluates one traced program incrementally."""
 
-    def __init__(
-        self,
-        facts: Facts,
-        whole: Executable,
-        journal: Journal,
-        compiler: Compiler,
-        tuning: Tuning,
-        stats: Stats,
-        limits: Limits,
-        ledger: Ledger,
-        *,
-        is_exact: bool,
-    ) -> None:
+    def __init__(self, chooser: Chooser, limits: Limits) -> None:
+        facts = chooser.facts
         self.facts = facts
-        self.paths = journal.paths
-        self.journal = journal
-        self.tuning = tuning
+        self.chooser = chooser
+        self.journal = chooser.journal
+        self.paths = chooser.journal.paths
         self.layout = facts.layout
-        pool = Pool(is_active=compiler.recycles)
-        planned = limits.planned_bytes
-        chooser = Chooser(
-            facts, whole, compiler, tuning, stats, planned, pool, journal, ledger, is_exact=is_exact
-        )
         self.num_eqns = len(facts.eqns)
         self.always = ALWAYS if facts.has_effects else 0  # the bit of what runs at every call
         self.reach = reduce(or_, map(facts.mask, facts.returned), self.always)  # of the outputs
         self.must_wait = facts.calls_host
-        self.calls = compiler.calls
-        self.stats = stats
-        self.chooser = chooser
+        self.calls = chooser.calls
+        self.stats = chooser.compiler.stats
         self.clock = chooser.clock
         self.ledger = chooser.ledger
         self.whole = chooser.whole
@@ -119,9 +94,9 @@ class Engine:
             limits.versions,
             limits.budget_bytes,
             partial(cheapest_first, facts, chooser.segments),
-            pool,
+            chooser.compiler.pool,
             facts,
-            saves_outputs=not is_exact,
+            saves_outputs=not chooser.is_exact,
         )
         self._begin(store)
 
@@ -131,7 +106,7 @@ class Engine:
         self.store = store
         self.comparison = Comparison(store, self.layout)
         self.repeats = Repeats(self.chooser, store)
-        self.rows = RowCalls(self.chooser, store, self.comparison, self.repeats)
+        self.rows = RowCalls(self.chooser, self.comparison)
         self.repeated: Repeated | None = None  # what the last call did, if it went a short way
         self.streak: Any = None  # what serves calls like that one
         return self
@@ -162,12 +137,6 @@ class Engine:
         if clock.unproven and self.store.prove(clock.unproven):
             changed = None
         start_s = clock.began(begin_s) + self.comparison.wait(leaves, changed, clock.now)
-        latest = self.repeats.latest
-        if changed is not None and latest is not None and latest.moving:
-            begun = start_s, clock.spent_s, clock.passed_s
-            repeated = self.rows.repeated(latest, leaves, changed)
-            if repeated is not None:
-                return self._commit_repeated(repeated, begun)
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
         try:
@@ -211,7 +180,8 @@ class Engine:
         if rows is not None:
             pairs = [*(pair for pair in pairs if pair[0] is not rows.base), (rows.base, rows.dirty)]
             dirty = rows.dirty
-        return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)
+        saved = SavedValues(self.chooser, self.comparison, pairs, dirty, values, rows)
+        return self._evaluate(saved, start_s)
 
     def _unchanged(self, state: State, dirty: int) -> Results:
         self.stats.unchanged += 1
@@ -338,7 +308,11 @@ class Engine:
         """
         if candidate != "whole":
             try:
-                return candidate, *self._run_from_saved(candidate, entry, saved)
+                program = self._program(candidate, entry)
+                assert program is not None
+                results = program(saved.feeds, self._loads(candidate, program, saved))
+                has_guard = program.plan is not None and program.plan.guard is not None
+                return candidate, results, results.pop() if has_guard else None
             except UnusableError:
                 self.planner.bar(entry)
         return "whole", self._run_whole(saved), None
@@ -354,16 +328,6 @@ class Engine:
         """The whole program ran for the first time."""
         self.stats.compiles += 1
         self.ledger.note_compiled(self.whole.first_s)
-
-    def _run_from_saved(
-        self, candidate: Candidate, entry: Entry, saved: SavedValues
-    ) -> tuple[Results, Any]:
-        program = self._program(candidate, entry)
-        assert program is not None
-        results = program(saved.feeds, self._loads(candidate, program, saved))
-        has_guard = program.plan is not None and program.plan.guard is not None
-        guard = results.pop() if has_guard else None
-        return results, guard
 
     def _loads(self, candidate: Candidate, program: TimedProgram, saved: SavedValues) -> Values:
         """What a program takes of saved values, computed where it is missing."""
@@ -438,7 +402,6 @@ class Engine:
             candidate,
             entry,
             plan,
-            () if plan is None else plan.loads,
             tuple(saved.computed),
             tuple(saved.plans),
             is_first=base is None,
@@ -462,6 +425,7 @@ class Engine:
         self._count(repeat.plan, num)
         program = repeat.program
         program.num_runs += num
+        program.is_due |= program.num_runs % SAMPLE < num  # the run to be timed was one of these
         program_s = program.seconds or 0.0
         self.clock.spent_s += num * program_s
         self.clock.unproven += _jax.first_buffer(self.store.states[-1].outputs)
@@ -519,7 +483,7 @@ class Engine:
         self._note_compiled()
         full = self.layout.full
         entry = self.chooser.entry(full)
-        saved = SavedValues(self, [], full, first.values)
+        saved = SavedValues(self.chooser, self.comparison, [], full, first.values)
         state = self._new_version("whole", entry, saved, first.outputs)
         self.chooser.note_use(entry, "whole", None)
         self.store.commit(state, None)
@@ -608,15 +572,14 @@ class Engine:
         """
         if self.chooser.only_whole:
             return self.fresh(leaves)
-        other = copy.copy(self)
-        other.stats = Stats()
         full = self.layout.full
         entry = Entry(full)
 
         def run(values: LeafValues) -> Results:
-            candidate, results, _ = self.run(
-                "segments", entry, SavedValues(other, [], full, values)
-            )
+            filled = self.stats.filled
+            saved = SavedValues(self.chooser, self.comparison, [], full, values)
+            candidate, results, _ = self.run("segments", entry, saved)
+            self.stats.filled = filled  # counters are those of calls
             plan = self.plan_of(candidate, entry)
             return results if plan is None else plan.outputs_with(results, results)
 

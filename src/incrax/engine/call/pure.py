@@ -195,16 +195,20 @@ class Step:
 
     def __init__(
         self,
-        function: PureFunction,
+        analysis: Analysis,
         signature: Signature,
         leaves: Values,
-        analysis: Analysis,
+        budget_bytes: int,
+        calls: HostCalls,
         retrace: Retrace,
     ) -> None:
         """`leaves` are examples; `retrace` gives the program for leaves of other types."""
+        facts = analysis.facts
+        segmentation = Segmentation(facts)
+        segmentation.want(lasting_needs(facts, budget_bytes))
         self.num_equations = len(analysis.traced.eqns)
-        self._function = function
-        self._layout = function.facts.layout
+        self._function = PureFunction(facts, segmentation, calls)
+        self._layout = facts.layout
         self._signature = signature
         self._paths = signature.dynamic_paths
         self._out_tree = analysis.out_tree
@@ -212,7 +216,7 @@ class Step:
         self._retrace = retrace
         # Which results are of weak type, by which leaves are.
         self._weak_outputs = {
-            _are_weak(map(type_of, leaves)): _are_weak(map(type_of, function.facts.outvars))
+            _are_weak(map(type_of, leaves)): _are_weak(map(type_of, facts.outvars))
         }
         self._is_disabled = is_disabled()
         self._frozen = {  # by number
@@ -390,24 +394,6 @@ class Step:
         """The carried inputs with the frozen leaves in their places."""
         rest = iter(carried)
         return [x if i in self._frozen else next(rest) for i, x in enumerate(leaves)]
-
-
-def make_step(
-    analysis: Analysis,
-    signature: Signature,
-    leaves: Values,
-    budget_bytes: int,
-    calls: HostCalls,
-    retrace: Retrace,
-) -> Step:
-    """The pure form of an analysed function; `retrace` gives its program for leaves of other
-    types.
-    """
-    segmentation = Segmentation(analysis.facts)
-    segmentation.want(lasting_needs(analysis.facts, budget_bytes))
-    return Step(
-        PureFunction(analysis.facts, segmentation, calls), signature, leaves, analysis, retrace
-    )
 
 
 def _either(flag: Any, run: Callable[[], Any], old: Any) -> Any:

@@ -20,10 +20,14 @@ class CallRecord(NamedTuple):
     candidate: str  # what served it
     entry: Entry | None = None  # if it was compared in full
     plan: Plan | None = None  # that ran last
-    loads: tuple[Var, ...] = ()
     filled: tuple[Var, ...] = ()  # values that were computed before
     segments: tuple[Plan, ...] = ()  # plans that did that
     is_first: bool = False  # of this signature
+
+    @property
+    def loads(self) -> tuple[Var, ...]:
+        """The saved values that its plan loaded."""
+        return () if self.plan is None else self.plan.loads
 
 
 UNCHANGED = CallRecord(0, "saved outputs")

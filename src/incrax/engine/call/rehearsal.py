@@ -48,11 +48,18 @@ def _by_rows(engine: Engine, pairs: Pairs, values: LeafValues) -> CallRecord | N
     entry = None if rows is None else engine.slices.serving(rows.kind)
     if rows is None or entry is None or entry.program is None or entry.candidate != "slices":
         return None
-    saved = SavedValues(engine, [*pairs, (rows.base, rows.dirty)], rows.dirty, values, rows)
+    saved = SavedValues(
+        engine.chooser,
+        engine.comparison,
+        [*pairs, (rows.base, rows.dirty)],
+        rows.dirty,
+        values,
+        rows,
+    )
     candidate = "priming" if saved.for_rows(entry.program) is None else "slices"
     plan = engine.plan_of(candidate, entry)
     assert plan is not None
-    return CallRecord(rows.dirty, candidate, entry, plan, plan.loads)
+    return CallRecord(rows.dirty, candidate, entry, plan)
 
 
 def row_outlooks(engine: Engine) -> Iterator[CallRecord]:
@@ -63,7 +70,7 @@ def row_outlooks(engine: Engine) -> Iterator[CallRecord]:
     for entry in slices.entries.values():
         plan = engine.plan_of(entry.candidate, entry)
         if plan is not None and plan.sliced is not None:
-            yield CallRecord(entry.dirty, entry.candidate, entry, plan, plan.loads)
+            yield CallRecord(entry.dirty, entry.candidate, entry, plan)
 
 
 def outlook(engine: Engine, dirty: int) -> CallRecord | None:
@@ -94,11 +101,13 @@ def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
         entry, plan = _first_use(engine, dirty)
     if plan is None:
         return CallRecord(dirty, "whole", entry)
-    joint, groups = SavedValues(engine, pairs, dirty, ()).to_fill(plan.loads)
+    joint, groups = SavedValues(engine.chooser, engine.comparison, pairs, dirty, ()).to_fill(
+        plan.loads
+    )
     together = [] if joint is None else [joint]
     filled = [*(plan.saves for plan in together), *groups]
     plans = *together, *map(engine.segments.plan, groups)
-    return CallRecord(dirty, entry.candidate, entry, plan, plan.loads, tuple(chain(*filled)), plans)
+    return CallRecord(dirty, entry.candidate, entry, plan, tuple(chain(*filled)), plans)
 
 
 def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
@@ -133,12 +142,12 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     pairs = engine.baselines.ranked(engine.comparison.pairs(values))
     entry = engine.chooser.entry(dirty)
-    entry.count = max(entry.count, engine.tuning.hot_after)
+    entry.count = max(entry.count, engine.chooser.hot_after)
     if not entry.is_decided:
         engine.planner.plan(entry, is_asked=True)
     engine.store.expect(engine.chooser.savable)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
-    saved = SavedValues(engine, pairs, dirty, values)
+    saved = SavedValues(engine.chooser, engine.comparison, pairs, dirty, values)
     for _ in range(MAX_TRIES):
         entry = engine.chooser.entry(dirty)
         jax.block_until_ready(engine.run(engine.choose(entry, saved), entry, saved)[1])

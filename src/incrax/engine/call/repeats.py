@@ -113,11 +113,9 @@ class Repeats:
         self.clock = chooser.clock
         self.store = store
         self.by_kind: dict[int, Repeat] = {}
-        self.latest: Repeat | None = None  # of the last call the long way, be it one of rows
 
     def forget(self) -> None:
         """Look at the next calls in full."""
-        self.latest = None
         self.by_kind.clear()
 
     def _kind_of(self, pairs: Pairs) -> int:
@@ -159,7 +157,6 @@ class Repeats:
         nothing was filled, or only by segments that the change reaches.
         """
         kind = self._kind_of(saved.pairs)
-        self.latest = None
         self.by_kind.pop(kind, None)
         entry = record.entry
         plan = record.plan
@@ -171,7 +168,7 @@ class Repeats:
         if not is_for_rows and not (is_known and self._fills_what_changed(record, saved)):
             return None
         fills = tuple(saved.filled_by)
-        self.latest = repeat = Repeat(
+        repeat = Repeat(
             record,
             entry,
             program,

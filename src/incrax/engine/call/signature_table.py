@@ -30,7 +30,7 @@ from incrax.engine.call.analysis import (
     trace_for,
 )
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.pure import Step, make_step
+from incrax.engine.call.pure import Step
 from incrax.engine.call.site_changes import named_move
 from incrax.engine.call.sites import Sites, SitesState, make_sites
 from incrax.engine.call.traced import Given, Traced, of_leaves
@@ -40,6 +40,7 @@ from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.leaves import has_tracer, is_frozen
 from incrax.engine.inputs.rows import has_rows
 from incrax.engine.inputs.signature import Args, Kwargs, Signature, make_signature
+from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import calls_without_look
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
@@ -138,20 +139,24 @@ class Traces:
         del leaves, treedef, args, kwargs
         return None
 
-    def aside(self, leaves: Values, args: Args, kwargs: Kwargs) -> Traced | None:
-        """The trace for a call, which does not become the latest one, and for which none is forgotten;
-        None: call the function as it is.
+    def aside(self, args: Args, kwargs: Kwargs, *, keeps: bool = True) -> Given | None:
+        """What a call gives to its trace, which does not become the latest one, and for which none is
+        forgotten; None: call the function as it is. A trace that is not kept counts nothing.
         """
+        leaves = jax.tree.leaves((args, kwargs))
         if has_tracer(leaves):
             return None
         signature = make_signature(self.fun, args, kwargs)
         traced = self.table.peek(signature.key)
         if traced is None:
-            traced = self._make(signature, leaves, self.stats)
-            self._note_trace(signature)
-            if len(self.table) < MAX_SIGNATURES:
+            traced = self._make(signature, leaves, self.stats if keeps else Stats())
+            if keeps:
+                self._note_trace(signature)
+            if keeps and len(self.table) < MAX_SIGNATURES:
                 self.table.add(signature.key, traced)
-        return None if has_mutable_inputs(traced.analysis) else traced
+        if has_mutable_inputs(traced.analysis):
+            return None
+        return Given(traced, signature.dynamic_leaves(leaves), None)
 
     def looked_up(self, args: Args, kwargs: Kwargs, method: str) -> Given:
         """What a call with these arguments would give, for a report: nothing is stored or
@@ -160,16 +165,10 @@ class Traces:
         Raises:
             NotCalledError: calls with these arguments are not tracked.
         """
-        leaves = jax.tree_util.tree_leaves((args, kwargs))
-        if has_tracer(leaves):
+        given = self.aside(args, kwargs, keeps=False)
+        if given is None:
             raise nothing_saved(method)
-        signature = make_signature(self.fun, args, kwargs)
-        traced = self.table.peek(signature.key)
-        if traced is None:
-            traced = self._make(signature, leaves, Stats())
-        if has_mutable_inputs(traced.analysis):
-            raise nothing_saved(method)
-        return Given(traced, signature.dynamic_leaves(leaves), None)
+        return given
 
     def _make(self, signature: Signature, leaves: Values, stats: Stats) -> Traced:
         options = self.options
@@ -200,17 +199,17 @@ class Traces:
         )
         journal = Journal(self.name, signature.dynamic_paths, facts.layout)
         whole = compiler.compile_whole(analysis.traced, of_leaves(analysis, signature))
-        return Engine(
-            facts,
+        chooser = Chooser(
             whole,
-            journal,
             compiler,
             tuning,
             stats,
-            limits,
+            limits.planned_bytes,
+            journal,
             ledger,
             is_exact=options.is_exact,
         )
+        return Engine(chooser, limits)
 
     def _enter(self, signature: Signature, traced: Any) -> Any:
         """A new trace in the table; logs and warnings say what became of others."""
@@ -258,7 +257,7 @@ class Traces:
             )
             budget_bytes = self.options.limits(signature.num_parts).planned_bytes
             retrace = functools.partial(trace_for, self.fun, signature)
-            found = make_step(analysis, signature, leaves, budget_bytes, self.calls, retrace)
+            found = Step(analysis, signature, leaves, budget_bytes, self.calls, retrace)
             if not is_traced:
                 self.steps.add(key, found)
         return found

@@ -17,7 +17,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from itertools import compress
-from operator import is_not
+from operator import is_not, itemgetter
 from time import perf_counter
 from typing import Any
 
@@ -28,10 +28,10 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Kwargs, Results, Values
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.repeats import LONG_WAY_EVERY, Repeat, Repeated
-from incrax.engine.compile.timing import SAMPLE
-from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
+from incrax.engine.call.repeats import LONG_WAY_EVERY, Repeat, Repeated, feed_of
+from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue, LeafValues, is_farther
 from incrax.engine.inputs.signature import Signature
+from incrax.engine.store.saved_values import given_up
 from incrax.engine.store.store import State, is_array_deleted
 
 NOT_ALIKE: Any = object()
@@ -230,27 +230,81 @@ class RowStreak(Streak):
             value = values[i] = LeafValue(leaves[i])
             if value.is_deleted():
                 return None
-        made = self._engine.rows.made(self._repeat, tuple(values), self._results)
-        if made is None:
+        return self._from_nearest(tuple(values))
+
+    def _from_nearest(self, values: LeafValues) -> Results | None:
+        """The outputs from the version of which the fewest rows differ; None where the change is of
+        another kind, or something is missing.
+        """
+        engine = self._engine
+        slices = engine.slices
+        plan = self._plan
+        found = self._nearest(values)
+        if found is None:
             return None
-        base, state = made
-        self._store.commit(state, base)
+        base, numbers = found
+        if not slices.may_run(plan, numbers):
+            return None
+        store = self._store
+        repeat = self._repeat
+        loads = repeat.loads_of(base, None, numbers)
+        if loads is None:
+            return None
+        program = repeat.program
+        if program.executable.overwritten:
+            loads = given_up(store, base, program, loads)
+        results = self._results([*map(feed_of, values)], loads)
+        if results is None:
+            return None
+        slices.take_priming(repeat.entry, is_complete=True)
+        # Elements, not whole inputs: saved values may depend on one of them alone.
+        dirty = self._comparison.dirty(values, base)
+        engine.rows.dirty = dirty
+        state = store.successor(base, dirty, values, plan, results, {})
+        store.commit(state, base)
         return state.outputs
+
+    def _nearest(self, values: LeafValues) -> tuple[State, np.ndarray] | None:
+        """The version of which the fewest rows differ, and their numbers, of those whose values were
+        not written over; of several one that does not lack saved values that are read, and of these
+        the one that was most often a baseline, as the last accepted proposal is.
+
+        None where one differs in none, or it is not known in which rows. Other leaves are equal.
+        """
+        leaves = self._moving
+        read = self._engine.slices.primed.keys()
+        found: list[tuple[int, bool, int, State, np.ndarray]] = []
+        (leaf, *others) = leaves
+        for state in reversed(self._store.states):
+            if found and not others:
+                near, numbers = found[0][3:]
+                if is_farther(state.values[leaf], near.values[leaf], numbers):
+                    continue
+            numbers = self._comparison.rows(values, state, leaves)
+            if numbers is None or not numbers.size:
+                return None
+            if not state.is_written_over:
+                lacks = not read <= state.saved.keys()
+                found.append((numbers.size, lacks, -state.uses, state, numbers))
+        return min(found, key=itemgetter(0, 1, 2))[3:] if found else None
 
 
 def num_alike(repeat: Repeat) -> int:
-    """How many calls may repeat the last one before versions are ranked, or its program timed, again."""
-    return min(-repeat.entry.uses % LONG_WAY_EVERY, -repeat.program.num_runs % SAMPLE)
+    """How many calls may repeat the last one before versions are ranked again."""
+    return -repeat.entry.uses % LONG_WAY_EVERY
 
 
 def streak_of(
     signature: Signature, out_tree: Any, engine: Engine, repeated: Repeated
 ) -> Streak | None:
-    """What serves calls like one that went the short way; None where the next one goes the long way,
-    and where that one saved values: inputs that change in turns, each from where the last one was,
-    have no one version to start from.
+    """What serves calls like one that went the short way; None where the next one bypasses or goes
+    the long way, where a thread compiles, and where that one saved values: inputs that change in
+    turns, each from where the last one was, have no one version to start from.
     """
     repeat = repeated.repeat
+    behind = engine.clock.behind
+    if engine.ledger.granted or behind.num_waiting:
+        return None
     if repeated.is_in_turn or not num_alike(repeat):
         return None
     if repeat.moving:

@@ -177,9 +177,6 @@ class Traced:
         engine = self._engine
         if engine is None or engine.repeated is None:
             return None
-        behind = engine.clock.behind
-        if engine.ledger.granted or behind.is_on:
-            return None
         engine.streak = streak_of(self.signature, self.out_tree, engine, engine.repeated)
         return engine.streak
 

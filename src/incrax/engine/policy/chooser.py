@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from incrax import _jax
 from incrax._jax import Var
@@ -18,7 +19,6 @@ from incrax.engine.compile.background import Background, is_wanted
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedCompiler, TimedProgram
-from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import RowKind
 from incrax.engine.plan.segmentation import Group
 from incrax.engine.plan.slices import can_slice
@@ -54,22 +54,21 @@ class Chooser:
 
     def __init__(
         self,
-        facts: Facts,
         whole: Executable,
         compiler: Compiler,
         tuning: Tuning,
         stats: Stats,
         budget_bytes: int,
-        pool: Pool,
         journal: Journal,
         ledger: Ledger,
         *,
         is_exact: bool,
     ) -> None:
-        self.facts = facts
+        self.facts = facts = compiler.facts
         self.journal = journal
         self.is_exact = is_exact
         self.hot_after = tuning.hot_after
+        self.calls = compiler.calls
         self.ledger = ledger
         self.is_timed = not facts.is_minimal and not is_exact
         num_rounds = ROUNDS if tuning.timed and self.is_timed else 0
@@ -77,6 +76,7 @@ class Chooser:
         may_wait = self.is_timed and tuning.timed and not facts.calls_host
         if may_wait and compiler.placement is None:
             self.clock.behind = Background(is_on=is_wanted(tuning.background))
+        pool = Pool(is_active=compiler.recycles)
         self.compiler = TimedCompiler(compiler, self.clock, pool, stats)
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         row_entries: dict[RowKind, Entry] = {}
@@ -116,6 +116,7 @@ class Chooser:
         self.slices = Slices(
             facts,
             self.compiler,
+            self.race,
             self.credit,
             row_entries,
             tuning,
@@ -361,6 +362,9 @@ class Chooser:
     def verdict(self) -> Verdict:
         """What saving has been worth so far."""
         behind = self.clock.behind
-        return self.ledger.verdict._replace(
-            compile_s=self.whole.first_s, behind_s=behind.seconds, num_behind=behind.num_waiting
+        return replace(
+            self.ledger.verdict,
+            compile_s=self.whole.first_s,
+            behind_s=behind.seconds,
+            num_behind=behind.num_waiting,
         )

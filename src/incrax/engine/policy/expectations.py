@@ -17,10 +17,10 @@ import hashlib
 import math
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from incrax import _cache_folder
 from incrax._jax import Var
@@ -50,6 +50,9 @@ HINTED_CALLS = 1000
 
 
 NOTHING = Known(0)
+
+Kind: TypeAlias = int | RowKind
+"""Of change: a dirty set, or a number of rows of some inputs."""
 
 
 class Idle(NamedTuple):
@@ -95,23 +98,16 @@ class Expectations:
         self._key = ""
         self._is_algebra = facts.algebra.is_on
         self._hinted = hinted(facts, paths, tuning)
-        self._known: dict[int, Known] = {}
-        self._known_rows: dict[RowKind, Known] = {}
+        self._known: dict[Kind, Known] = {}
         self._row_entries = row_entries
         _living[id(self)] = weakref.ref(self)
 
-    def of(self, dirty: int) -> Known:
-        """What is known of a dirty set; the file is read at the first that is not all inputs."""
-        if self._is_kept and not self._key and dirty != self._layout.full:
+    def of(self, kind: Kind) -> Known:
+        """What is known of a kind of change; the file is read at the first that is not all inputs."""
+        if self._is_kept and not self._key and kind != self._layout.full:
             self._read()
-        known = self._known.get(dirty, NOTHING)
-        return known._replace(calls=max(known.calls, self._hinted.get(dirty, 0)))
-
-    def of_row_kind(self, kind: RowKind) -> Known:
-        """What is known of a change of so many rows of some inputs."""
-        if self._is_kept and not self._key:
-            self._read()
-        return self._known_rows.get(kind, NOTHING)
+        known = self._known.get(kind, NOTHING)
+        return known._replace(calls=max(known.calls, self._hinted.get(kind, 0)))
 
     def is_lost(self, known: Known) -> bool:
         """Whether calls of a kind came, and a plan had nothing to win for them."""
@@ -122,12 +118,14 @@ class Expectations:
 
     def compiled_row_kinds(self) -> list[RowKind]:
         """Changes of rows that had a program in earlier processes."""
-        return [kind for kind, known in self._known_rows.items() if known.was_compiled]
+        compiled = [kind for kind, known in self._known.items() if known.was_compiled]
+        return [kind for kind in compiled if isinstance(kind, RowKind)]
 
     @property
     def kinds(self) -> list[int]:
         """The dirty sets of which something is known."""
-        return list(dict.fromkeys([*self._hinted, *self._known]))
+        known = dict.fromkeys([*self._hinted, *self._known])
+        return [kind for kind in known if isinstance(kind, int)]
 
     @property
     def moving(self) -> int:
@@ -157,49 +155,44 @@ class Expectations:
             if data is not None and data["program"] == self._program:
                 self.whole_s = _seconds(data["whole_s"])
                 self.compile_s = _seconds(data["compile_s"])
-                found = {int(k, 16): _known(v) for k, v in data["kinds"].items()}
+                found = {_kind(k): _known(v) for k, v in data["kinds"].items()}
                 full = facts.layout.full
-                self._known = {dirty: found[dirty] for dirty in found if 0 < dirty < full}
-                self._known_rows = {_row_kind(k): _known(v) for k, v in data["rows"].items()}
+                is_none = lambda kind: isinstance(kind, int) and not 0 < kind < full
+                self._known = {kind: x for kind, x in found.items() if not is_none(kind)}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _cache_folder.ignore(self._key, error)
             self.whole_s = None
             self.compile_s = 0.0
             self._known = {}
-            self._known_rows = {}
 
     def collect(self) -> None:
         """Put what this process has learned where it is written from at its end."""
         whole_s = self._whole.seconds
         if not self._is_kept or whole_s is None:
             return
-        found = _learned_of(dict(self._entries), whole_s)
-        rows = _learned_of(dict(self._row_entries), whole_s)
-        num_calls = sum(known.calls for known in (*found.values(), *rows.values()))
+        entries: dict[Kind, Entry] = {**self._entries, **self._row_entries}
+        found = _learned_of(entries, whole_s)
+        num_calls = sum(known.calls for known in found.values())
         if num_calls * whole_s < LEAST_S:
             return
         if not self._key:
             self._read()
         ledger = self._ledger
         whole_s = min(whole_s, ledger.turn_s or math.inf)
-        known = [k for kind, k in self._known.items() if kind not in found]
-        known += [k for kind, k in self._known_rows.items() if kind not in rows]
-        seen = [*self._entries.values(), *self._row_entries.values()]
-        pays = _any_pays(seen) or any(k.was_compiled for k in known)
+        others = [known for kind, known in self._known.items() if kind not in found]
+        pays = _any_pays(entries.values()) or any(known.was_compiled for known in others)
         _join(found, self._known)
-        _join(rows, self._known_rows)
         found.pop(self._layout.full, None)
         _pending.pop(self._key, None)  # the latest is the last one
         _pending[self._key] = {
-            "about": f"{self._name}, {len(found) + len(rows)} kinds of change",
+            "about": f"{self._name}, {len(found)} kinds of change",
             "program": self._program,
             "calls": max(num_calls, ledger.verdict.num_calls),
             "pays": pays or ledger.unchanged * whole_s > ledger.learning_s,
             "lost_s": ledger.lost_s,
             "whole_s": whole_s,
             "compile_s": max(self.compile_s, self._whole.first_s),
-            "kinds": _most_often({f"{dirty:x}": known for dirty, known in found.items()}),
-            "rows": _most_often({_row_name(kind): known for kind, known in rows.items()}),
+            "kinds": _most_often(found),
         }
 
     def __del__(self) -> None:
@@ -240,13 +233,13 @@ def calls_without_look(traced: Program, tuning: Tuning, *, is_algebra: bool) -> 
         return NOT_IDLE
 
 
-def hinted(facts: Facts, paths: Sequence[str], tuning: Tuning) -> dict[int, int]:
+def hinted(facts: Facts, paths: Sequence[str], tuning: Tuning) -> dict[Kind, int]:
     """Calls of each kind of change that a user names.
 
     Raises:
         UnknownInputError: a name is that of no input.
     """
-    masks: list[int] = []
+    masks: list[Kind] = []
     for names in tuning.changing:
         if isinstance(names, str):
             masks += each_mask(paths, facts.layout, names)
@@ -292,21 +285,25 @@ _living: dict[int, weakref.ref[Expectations]] = {}
 _pending: dict[str, dict[str, Any]] = {}
 
 
-def _learned_of(entries: Mapping[Any, Entry], whole_s: float) -> dict[Any, Known]:
+def _learned_of(entries: Mapping[Kind, Entry], whole_s: float) -> dict[Kind, Known]:
     """What entries tell the next process."""
-    calls = Counter[int]()
-    compiled = set[int]()
-    for entry in entries.values():
-        if entry.family is not None:
-            calls[entry.family] += entry.count
-            compiled |= {entry.family} if entry.program is not None else set()
-    found = {kind: _learned(entry, whole_s) for kind, entry in entries.items()}
-    return {
-        kind: known
-        if (family := entries[kind].family) is None
-        else known._replace(was_compiled=family in compiled, kin_calls=calls[family])
-        for kind, known in found.items()
-    }
+    calls = _calls_of_families(entries.values())
+    compiled = {entry.family for entry in entries.values() if entry.program is not None}
+    found: dict[Kind, Known] = {}
+    for kind, entry in entries.items():
+        known = found[kind] = _learned(entry, whole_s)
+        family = entry.family
+        if family is not None:
+            is_compiled = family in compiled
+            found[kind] = known._replace(was_compiled=is_compiled, kin_calls=calls[family])
+    return found
+
+
+def _calls_of_families(entries: Iterable[Entry]) -> Counter[int | None]:
+    calls = Counter[int | None]()
+    for entry in entries:
+        calls[entry.family] += entry.count
+    return calls
 
 
 def _learned(entry: Entry, whole_s: float) -> Known:
@@ -330,12 +327,9 @@ def _learned(entry: Entry, whole_s: float) -> Known:
     return Known(max(entry.count, entry.uses), plan_s, entry.program is not None)
 
 
-def _any_pays(entries: Sequence[Entry]) -> bool:
+def _any_pays(entries: Collection[Entry]) -> bool:
     """Whether a process that expects the calls of these entries has reason to look at some."""
-    calls = Counter[int]()
-    for entry in entries:
-        if entry.family is not None:
-            calls[entry.family] += entry.count
+    calls = _calls_of_families(entries)
     return any(_pays(e, e.count if e.family is None else calls[e.family]) for e in entries)
 
 
@@ -347,20 +341,24 @@ def _pays(entry: Entry, num_calls: int) -> bool:
     return num_calls > entry.num_paying or (is_open and entry.promise_s < math.inf)
 
 
-def _join(found: dict[Any, Known], before: Mapping[Any, Known]) -> None:
+def _join(found: dict[Kind, Known], before: Mapping[Kind, Known]) -> None:
     """With what earlier processes knew: a job that was cut short is no new habit."""
     for kind, known in before.items():
         calls = max(known.calls // 2, found.get(kind, NOTHING).calls)
         found[kind] = found.get(kind, known)._replace(calls=calls)
 
 
-def _row_name(kind: RowKind) -> str:
+def _name(kind: Kind) -> str:
+    if isinstance(kind, int):
+        return f"{kind:x}"
     where = f" within {kind.within}" if kind.within else ""
     return f"{kind.capacity} of {' '.join(map(str, kind.leaves))}{where}"
 
 
-def _row_kind(name: str) -> RowKind:
+def _kind(name: str) -> Kind:
     """That of a name; `ValueError` where it is none."""
+    if " " not in name:
+        return int(name, 16)
     capacity, of, *others = name.split()
     within = int(others.pop()) if "within" in others else 0
     leaves = [int(number) for number in others if number != "within"]
@@ -369,16 +367,16 @@ def _row_kind(name: str) -> RowKind:
     return RowKind(tuple(leaves), int(capacity), within)
 
 
-def _most_often(found: Mapping[str, Known]) -> dict[str, Any]:
+def _most_often(found: Mapping[Kind, Known]) -> dict[str, Any]:
     kinds = sorted(found.items(), key=lambda item: -item[1].calls)[:MAX_KINDS]
     return {
-        name: [
+        _name(kind): [
             known.calls,
             known.plan_s if known.plan_s < math.inf else None,
             known.was_compiled,
             known.kin_calls,
         ]
-        for name, known in kinds
+        for kind, known in kinds
         if known.calls
     }
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from itertools import repeat
 from operator import length_hint
 
@@ -53,8 +54,9 @@ def calls_worth(seconds: float, whole_s: float) -> int:
     return math.ceil(seconds / max(LOOK_SHARE * whole_s, 1e-12))
 
 
-class Ledger:
-    """The account of one engine.
+@dataclass(slots=True, eq=False)
+class Ledger(Verdict):
+    """The account of one engine: the verdict on all calls so far, and the present bypass and look.
 
     After a bypass two calls are looked at: the first is compared with a version that is long gone,
     which tells nothing of what changes from call to call, the second with the first. Where that one
@@ -62,56 +64,20 @@ class Ledger:
     more are looked at, where a change of several inputs is new (`defer`).
     """
 
-    __slots__ = (
-        "_num_counted",
-        "_num_deferred",
-        "_share",
-        "_waiting",
-        "ahead_since",
-        "bypassed",
-        "calls",
-        "credit_s",
-        "gained_s",
-        "granted",
-        "is_learning",
-        "is_timing_due",
-        "learning_s",
-        "look_s",
-        "spent_s",
-        "turn_s",
-        "turns",
-        "unchanged",
-        "weight",
-        "whole_s",
-    )
+    # The present bypass: each of its calls takes one of `turns`, and counts nothing.
+    turns: Iterator[None] = field(default_factory=lambda: repeat(None, 0))
+    granted: int = 0
+    _num_counted: int = 0
+    is_timing_due: bool = False
 
-    def __init__(self) -> None:
-        # The present bypass: each of its calls takes one of `turns`, and counts nothing.
-        self.turns: Iterator[None] = repeat(None, 0)
-        self.granted = 0
-        self._num_counted = 0
-        self.is_timing_due = False
-        self.turn_s = 0.0  # running mean of the calls that bypassed and were timed
+    # The present look stands for `weight` calls, those that bypassed before among them.
+    weight: int = 1
+    _waiting: int = 0
+    _share: int = 0
+    _num_deferred: int = 0
 
-        # The present look stands for `weight` calls, those that bypassed before among them.
-        self.weight = 1
-        self._waiting = 0
-        self._share = 0
-        self._num_deferred = 0
-
-        self.credit_s = 0.0  # what looks may take
-        self.look_s = 0.0  # what one takes, a running mean
-
-        # Of all calls so far: see `Verdict`.
-        self.calls = 0
-        self.unchanged = 0
-        self.bypassed = 0
-        self.spent_s = 0.0
-        self.whole_s = 0.0
-        self.learning_s = 0.0
-        self.gained_s = 0.0
-        self.ahead_since = 0
-        self.is_learning = False
+    credit_s: float = 0.0  # what looks may take
+    look_s: float = 0.0  # what one takes, a running mean
 
     def grant(self, num_calls: int) -> None:
         """So many calls may bypass from now on; the last of them is timed."""
@@ -246,11 +212,6 @@ class Ledger:
             self.ahead_since = self.num_calls
 
     @property
-    def num_calls(self) -> int:
-        """All calls up to the last look."""
-        return self.calls + self.unchanged + self.bypassed
-
-    @property
     def net_s(self) -> float:
         """Seconds gained by the calls that were looked at, beyond all that was learned."""
         return self.whole_s - self.spent_s - self.learning_s
@@ -262,16 +223,7 @@ class Ledger:
 
     @property
     def verdict(self) -> Verdict:
-        """What saving has been worth since the start."""
-        return Verdict(
-            self.calls,
-            self.spent_s,
-            self.whole_s,
-            self.unchanged,
-            self.bypassed + self.skipped,
-            self.learning_s,
-            ahead_since=self.ahead_since,
-            turn_s=self.turn_s,
-            gained_s=self.gained_s,
-            is_learning=self.is_learning,
-        )
+        """What saving has been worth since the start, as far as is known now."""
+        found = Verdict(*[getattr(self, each.name) for each in fields(Verdict)])
+        found.bypassed += self.skipped
+        return found

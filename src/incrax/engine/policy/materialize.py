@@ -1,25 +1,20 @@
-"""Which values are worth saving: what the plans of hot dirty sets load, as far as the budget
-allows.
+"""Which values are worth saving before any call tells, and what saving takes.
 
-In: `Facts`, dirty sets, prices. Out: plans that fit. It must not know which programs are compiled.
+In: `Facts`, a budget. Out: variables. It must not know which programs are compiled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import product
 
 from incrax import _jax
 from incrax._jax import Var
 from incrax.engine.plan.blocks import RowValues, find_row_values
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, Prices, plan_dirty
+from incrax.engine.plan.plan import plan_dirty
 from incrax.engine.plan.slices import can_slice
 from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S
 from incrax.engine.program.dependence import Layout
-
-NUM_COMPANIONS = 16
-"""Other dirty sets, seen before, whose needs are considered when wanted values are first chosen."""
 
 NUM_TYPICAL = 48
 """Typical changes that are planned for in advance at most."""
@@ -30,70 +25,13 @@ TYPICAL_EQNS = 100_000
 LARGE_SIZE = 4096
 """Elements of an input from which on it is taken for data, that stay while all others change."""
 
-COMPANION_EQNS = 1500
-"""Equations above which a program is too large to plan for companions in advance."""
-
 NUM_COPIES = 3
 """Buffers per saved value: two versions, and one to be overwritten."""
 
-LOAD_PRICES = (1.0, 8.0, 64.0)
-"""Factors on the price of loading, tried until the saved values fit the budget."""
 
-
-def affordable_plan(
-    facts: Facts,
-    dirty: int,
-    wanted: Iterable[Var],
-    *,
-    run_price: float,
-    budget_bytes: int,
-    may_derive: bool = True,
-) -> Plan | None:
-    """A plan for a dirty set whose loads, with the wanted values and in all their copies, fit the
-    budget; of values that the program has, unless others may be derived.
-    """
-    known = tuple(wanted)
-    for may_factor, load_price in product((True, False), LOAD_PRICES):
-        plan = plan_dirty(
-            facts,
-            dirty,
-            wanted=known,
-            prices=Prices(load_price, run_price),
-            may_factor=may_factor,
-            may_derive=may_derive,
-        )
-        if NUM_COPIES * _bytes({*known, *plan.loads}) <= budget_bytes:
-            return plan
-    return None
-
-
-def needs_of_companions(
-    facts: Facts,
-    dirty_sets: Iterable[int],
-    wanted: Iterable[Var],
-    *,
-    run_price: float,
-    budget_bytes: int,
-    may_derive: bool = True,
-) -> list[Var]:
-    """What other dirty sets, planned one after the other, would load; so that all share values from
-    the start.
-    """
-    wanted = dict.fromkeys(wanted)
-    if len(facts.eqns) > COMPANION_EQNS:
-        return list(wanted)
-    full = facts.layout.full
-    for dirty in [d for d in dirty_sets if d & full != full][-NUM_COMPANIONS:]:
-        plan = affordable_plan(
-            facts,
-            dirty,
-            wanted,
-            run_price=run_price,
-            budget_bytes=budget_bytes,
-            may_derive=may_derive,
-        )
-        wanted.update(dict.fromkeys(() if plan is None else plan.base_loads))
-    return list(wanted)
+def copied_bytes(variables: Iterable[Var]) -> int:
+    """Bytes of saved values in all their copies."""
+    return NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in variables)
 
 
 def first_wanted(facts: Facts) -> list[Var]:
@@ -109,15 +47,15 @@ def lasting_row_values(facts: Facts, budget_bytes: int) -> list[RowValues]:
     it.
     """
     found: list[RowValues] = []
-    num_bytes = 0
+    wanted: list[Var] = []
     for values in find_row_values(facts) if can_slice(facts) else ():
         sizes = [_jax.aval_bytes(var.aval) for var in values.ends]
         copied_s = sum(map(facts.calibration.save_seconds, sizes))
         gain_s = values.saved_s - copied_s
         is_worth = gain_s >= MIN_GAIN * facts.total_seconds + UPKEEP_S
-        if is_worth and NUM_COPIES * (num_bytes + sum(sizes)) <= budget_bytes:
+        if is_worth and copied_bytes([*wanted, *values.ends]) <= budget_bytes:
             found.append(values)
-            num_bytes += sum(sizes)
+            wanted += values.ends
     return found
 
 
@@ -134,19 +72,13 @@ def lasting_needs(
     wanted = dict.fromkeys([*first_wanted(facts), *_partial_outputs(facts), *by_rows])
     if facts.is_minimal:
         return list(wanted)
-    wanted_bytes = _bytes(wanted)
     for dirty in typical_changes(facts.layout, facts.invars, len(facts.eqns)):
         plan = plan_dirty(facts, dirty, wanted=wanted, may_derive=False)
         is_worth = facts.total_seconds - plan.seconds >= MIN_GAIN * facts.total_seconds + UPKEEP_S
         new = [var for var in plan.base_loads if var not in wanted] if is_worth else []
-        if NUM_COPIES * (wanted_bytes + _bytes(new)) <= budget_bytes:
+        if copied_bytes([*wanted, *new]) <= budget_bytes:
             wanted.update(dict.fromkeys(new))
-            wanted_bytes += _bytes(new)
     return list(wanted)
-
-
-def _bytes(variables: Iterable[Var]) -> int:
-    return sum(_jax.aval_bytes(var.aval) for var in variables)
 
 
 def _partial_outputs(facts: Facts) -> list[Var]:

@@ -7,8 +7,9 @@ candidate serves.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from incrax._jax import Var
 from incrax._tables import make_room
@@ -22,7 +23,16 @@ from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, SEGMENTS_S, UPKEEP_S, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.log import Journal
-from incrax.engine.policy.materialize import affordable_plan, needs_of_companions
+from incrax.engine.policy.materialize import copied_bytes
+
+NUM_COMPANIONS = 16
+"""Other dirty sets, seen before, whose needs are considered when wanted values are first chosen."""
+
+COMPANION_EQNS = 1500
+"""Equations above which a program is too large to plan for companions in advance."""
+
+LOAD_PRICES = (1.0, 8.0, 64.0)
+"""Factors on the price of loading, tried until the saved values fit the budget."""
 
 MAX_PLANS = 64
 """Compiled programs of plans; other sets of changed inputs run the whole program."""
@@ -157,17 +167,10 @@ class Planner:
         """The plan for a dirty set, with the seconds of what is to serve it; None where it wins
         nothing, or cannot be afforded.
         """
-        budget_bytes = self.budget_bytes
-        plan = affordable_plan(
-            self.facts,
-            entry.dirty,
-            self.segments.wanted,
-            run_price=self.race.run_price,
-            budget_bytes=budget_bytes,
-            may_derive=not divides,
-        )
+        plan = self._affordable_plan(entry.dirty, self.segments.wanted, may_derive=not divides)
         if plan is None:
-            entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
+            budget = f"the budget of {self.budget_bytes} bytes"
+            entry.settle("whole", f"its saved values do not fit {budget}")
             return None
         if divides and plan.loads:
             plan = replace(plan, seconds=self._divided_s(entry, plan))
@@ -180,6 +183,26 @@ class Planner:
             entry.settle("whole", f"nothing to win: {what} estimated {plan.seconds * 1e3:.3g} ms")
             return None
         return plan
+
+    def _affordable_plan(
+        self, dirty: int, wanted: Iterable[Var], *, may_derive: bool
+    ) -> Plan | None:
+        """A plan for a dirty set whose loads, with the wanted values and in all their copies, fit the
+        budget; of values that the program has, unless others may be derived.
+        """
+        known = tuple(wanted)
+        for may_factor, load_price in product((True, False), LOAD_PRICES):
+            plan = plan_dirty(
+                self.facts,
+                dirty,
+                wanted=known,
+                prices=Prices(load_price, self.race.run_price),
+                may_factor=may_factor,
+                may_derive=may_derive,
+            )
+            if copied_bytes({*known, *plan.loads}) <= self.budget_bytes:
+                return plan
+        return None
 
     def _divided_s(self, entry: Entry, plan: Plan) -> float:
         """Estimated seconds of segments for a change, if what its plan and those of other kinds load
@@ -205,16 +228,19 @@ class Planner:
     def _with_companions(
         self, entry: Entry, needs: Sequence[Var], *, may_derive: bool
     ) -> list[Var]:
-        """What other kinds of change would load besides."""
-        seen = (*self.expectations.kinds, *self.entries)
-        return needs_of_companions(
-            self.facts,
-            [dirty for dirty in dict.fromkeys(seen) if dirty != entry.dirty],
-            needs,
-            run_price=self.race.run_price,
-            budget_bytes=self.budget_bytes,
-            may_derive=may_derive,
-        )
+        """What a dirty set needs, and what others, planned one after the other, would load besides; so
+        that all share values from the start.
+        """
+        wanted = dict.fromkeys(needs)
+        if len(self.facts.eqns) > COMPANION_EQNS:
+            return list(wanted)
+        full = self.facts.layout.full
+        seen = dict.fromkeys((*self.expectations.kinds, *self.entries))
+        others = [dirty for dirty in seen if dirty != entry.dirty and dirty & full != full]
+        for dirty in others[-NUM_COMPANIONS:]:
+            plan = self._affordable_plan(dirty, wanted, may_derive=may_derive)
+            wanted.update(dict.fromkeys(() if plan is None else plan.base_loads))
+        return list(wanted)
 
     def _are_in_turns(self) -> bool:
         """Whether several kinds of change, which leave something as it is, share the calls that were

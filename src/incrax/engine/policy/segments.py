@@ -142,19 +142,20 @@ class Segments(Segmentation):
         """Seconds of the segments that a change reaches, and of the top; estimates times `price` if
         not measured.
         """
-        top = self._top.seconds if self._top is not None else None
-        top_s = self.top_plan().seconds * price if top is None else top
-        return top_s + sum(self.group_seconds(group, price) for group in self.route(dirty).groups)
+        groups = (None, *self.route(dirty).groups)
+        return sum([self.group_seconds(group, price) for group in groups])
 
     def measured_s(self, group: Group | None) -> float | None:
         """Measured seconds of one segment, of the top for None; None if it was not timed."""
         program = self._top if group is None else self._programs.get(group)
         return None if program is None else program.seconds
 
-    def group_seconds(self, group: Group, price: float) -> float:
-        """Seconds of one segment."""
+    def group_seconds(self, group: Group | None, price: float) -> float:
+        """Seconds of one segment, of the top for None; estimates times `price` if not measured."""
         measured = self.measured_s(group)
-        return self.plan(group).seconds * price if measured is None else measured
+        if measured is not None:
+            return measured
+        return price * (self.top_plan() if group is None else self.plan(group)).seconds
 
     def fill_seconds(self, missing: Iterable[Var], price: float) -> float:
         """Seconds to compute missing values."""

@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax import _jax
 from incrax._jax import Var
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import TimedCompiler, TimedProgram
@@ -27,9 +26,10 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, RowKind, lines_of, plan_whole
 from incrax.engine.plan.row_share import accumulates, rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan
+from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
 from incrax.engine.policy.compile_budget import Credit
-from incrax.engine.policy.materialize import NUM_COPIES
+from incrax.engine.policy.materialize import copied_bytes
 from incrax.engine.rewrites.row_reductions import MIN_LENGTH
 
 CAPACITIES = (1, 4, 16, 64)
@@ -110,6 +110,7 @@ class Slices:
         self,
         facts: Facts,
         compiler: TimedCompiler,
+        race: Race,
         credit: Credit,
         entries: dict[RowKind, Entry],
         tuning: Tuning,
@@ -120,7 +121,9 @@ class Slices:
         self.facts = facts
         self.compiler = compiler
         self.clock = compiler.clock
+        self.race = race
         self.credit = credit
+        self.ledger = credit.ledger
         self.start_s = START_S if jax.default_backend() == "cpu" else ACCELERATED_START_S
         self.budget_bytes = budget_bytes
         shapes = [getattr(var.aval, "shape", ()) for var in facts.invars]
@@ -191,8 +194,6 @@ class Slices:
         kind: RowKind,
         dirty: int,
         first: int,
-        weight: int,
-        whole_s: float,
         other_s: float,
         value_of: ValueOf,
     ) -> Entry | None:
@@ -203,11 +204,10 @@ class Slices:
             kind: that of the change.
             dirty: its dirty set.
             first: the first row that changed.
-            weight: calls that it stands for.
-            whole_s: seconds of a call that the whole program serves.
             other_s: seconds of what serves the dirty set, if this does not.
             value_of: the inputs' values, of which a program may need indices.
         """
+        weight = self.ledger.weight
         changes = self.changes[kind]
         changes.num_calls += weight
         changes.num_looks += 1
@@ -216,9 +216,9 @@ class Slices:
         self._note(entry, serving, dirty, first, weight)
         if not self.clock.behind.num_waiting:
             if self._may_be_made(serving):
-                self._plan_if_due(entry, serving, dirty, whole_s, whole_s, value_of)
+                self._plan_if_due(entry, serving, dirty, self.race.whole_s, value_of)
             elif entry.program is not None and serving != kind:
-                self._plan_beside(kind, entry.program, whole_s, value_of)
+                self._plan_beside(kind, entry.program, value_of)
         if entry.program is None:
             return None
         if entry.ticks != self.clock.ticks or not entry.is_final:
@@ -286,16 +286,14 @@ class Slices:
         entry = self.entries.get(joint)
         return kind if entry is not None and entry.is_barred else joint
 
-    def _plan_beside(
-        self, kind: RowKind, program: TimedProgram, whole_s: float, value_of: ValueOf
-    ) -> None:
+    def _plan_beside(self, kind: RowKind, program: TimedProgram, value_of: ValueOf) -> None:
         """Make a program for a kind alone, where one that covers it takes too long."""
         seconds = program.seconds
         if seconds is None or not (program.is_measured and self._may_be_made(kind)):
             return
         entry = self._entry(kind)
         entry.count = self._calls_of(kind)
-        self._plan_if_due(entry, kind, 0, min(seconds, whole_s), whole_s, value_of)
+        self._plan_if_due(entry, kind, 0, min(seconds, self.race.whole_s), value_of)
 
     def _choose(self, entry: Entry, program: TimedProgram, other_s: float) -> None:
         entry.is_final = program.is_measured
@@ -375,7 +373,7 @@ class Slices:
             dirty = sum(self.facts.layout.leaf_mask(leaf) for leaf in kind.leaves)
             num_rows = abs(kind.within) or kind.capacity
             share = 1.0 - num_rows / self.lengths[kind.leaves[0]]
-            known = self.expectations.of_row_kind(kind)
+            known = self.expectations.of(kind)
             entry = Entry(dirty, num_before=self.accounts.num_calls, clean_share=share)
             entry.fixed_s = self.start_s + ROWS_S
             entry.expect(known)
@@ -390,7 +388,6 @@ class Slices:
         kind: RowKind,
         dirty: int,
         served_s: float,
-        whole_s: float,
         value_of: ValueOf,
     ) -> None:
         """Find out what a program would save of the seconds that calls take now, and compile it, each
@@ -422,9 +419,9 @@ class Slices:
                 within=kind.within,
                 moving=self.expectations.moving,
             )
+        whole_s = self.race.whole_s
         entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + entry.fixed_s
-        saved = (*plan.saves, *plan.base_loads)
-        num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
+        num_bytes = copied_bytes((*plan.saves, *plan.base_loads))
         if served_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
             entry.bar(f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms")
             return

@@ -7,7 +7,7 @@ decide anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import astuple, dataclass, replace
 
 from incrax._table import many
 from incrax.engine.compile.background import CALLER_SHARE
@@ -27,7 +27,8 @@ ADVICE = (
 )
 
 
-class Verdict(NamedTuple):
+@dataclass(slots=True)
+class Verdict:
     """What calls took so far."""
 
     calls: int = 0  # that were looked at, with a change
@@ -42,7 +43,7 @@ class Verdict(NamedTuple):
     ahead_since: int = (
         0  # the call since which there is a gain, learning included; 0: there is none
     )
-    turn_s: float = 0.0  # of a call that bypassed; 0: none was timed
+    turn_s: float = 0.0  # of a call that bypassed, a running mean; 0: none was timed
     gained_s: float = 0.0  # by a call of late
     is_learning: bool = False  # plans are being earned
 
@@ -134,12 +135,12 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     """
     if len(verdicts) == 1:
         return verdicts[0]
-    sums = [sum(column) for column in zip(*verdicts, strict=True)]
+    sums = [sum(column) for column in zip(*map(astuple, verdicts), strict=True)]
     found = Verdict(*sums[:-1], is_learning=any(verdict.is_learning for verdict in verdicts))
     num_calls = max(found.num_calls, 1)
     gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / num_calls
     turn_s = sum(v.turn_s * v.bypassed for v in verdicts) / max(found.bypassed, 1)
-    return found._replace(ahead_since=0, turn_s=turn_s, gained_s=gained_s)
+    return replace(found, ahead_since=0, turn_s=turn_s, gained_s=gained_s)
 
 
 def _time(seconds: float) -> str:

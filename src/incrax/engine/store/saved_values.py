@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from incrax._jax import Var
 from incrax._program import Env, Results, Values
-from incrax._stats import Stats
 from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValues
 from incrax.engine.plan.environment import ValueOf
@@ -33,16 +32,6 @@ from incrax.engine.store.store import (
     available_in,
     is_any_deleted,
 )
-
-
-class Owner(Protocol):
-    """What an engine offers here."""
-
-    facts: Facts
-    chooser: Chooser
-    store: Store
-    stats: Stats
-    comparison: Comparison
 
 
 class ChangedRows(NamedTuple):
@@ -170,7 +159,8 @@ class SavedValues:
 
     def __init__(
         self,
-        owner: Owner,
+        chooser: Chooser,
+        comparison: Comparison,
         pairs: Pairs,
         dirty: int,
         values: LeafValues,
@@ -179,13 +169,13 @@ class SavedValues:
         self.rows = rows
         self.taken: list[Any] | None = None
         self.sources: Sources | None = None
-        self.facts = owner.facts
-        self.derived = owner.facts.derived
-        self.store = owner.store
-        self.comparison = owner.comparison
-        self.stats = owner.stats
-        self.chooser = owner.chooser
-        self.segments = owner.chooser.segments
+        self.chooser = chooser
+        self.comparison = comparison
+        self.facts = chooser.facts
+        self.derived = chooser.facts.derived
+        self.store = comparison.store
+        self.stats = chooser.compiler.stats
+        self.segments = chooser.segments
         self.pairs = pairs
         self.base = pairs[-1][0] if pairs else None
         self.dirty = dirty
