@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, Incremental, incremental
-from incrax._messages import ambiguous_input, listed, many, unknown_input, wrong_option
+from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
+from incrax._table import many
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import is_mark, unmarked
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
