@@ -2725,12 +2725,6 @@ MUTANTS = [
         "kept = None",
     ),
     Mutant(
-        "a scan makes output and log-determinant together",
-        "engine/rewrites/splitting.py",
-        "    if not any(scans.values()):\n",
-        "    if True:\n",
-    ),
-    Mutant(
         "containers are not watched",
         "bijectors/snapshots.py",
         "        self.containers.append((read, held))\n",
