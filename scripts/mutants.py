@@ -471,14 +471,14 @@ OPTIMISATIONS = [
     Mutant(
         "clean rows stand behind the other pieces",
         "engine/rewrites/clean_rows.py",
-        "            clean.insert(start, self.clean[dirty[0]])",
+        "            clean.insert(numbers.start, self.clean[dirty[0]])",
         "            clean.append(self.clean[dirty[0]])",
         "tests/engine/plan/test_clean_rows.py",
     ),
     Mutant(
         "rows that meet are those of one operand",
         "engine/rewrites/clean_rows.py",
-        "if not known or is_whole or len({rows[1:] for rows in known}) > 1:",
+        "if not known or is_whole or len({rows.ends for rows in known}) > 1:",
         "if not known or is_whole:",
         "tests/engine/plan/test_clean_rows.py",
     ),
@@ -1950,8 +1950,8 @@ MUTANTS = [
     Mutant(
         "a dirty factor counts once in the bound of a product",
         "engine/rewrites/products.py",
-        " ** max(map(shared.count, shared))",
-        "",
+        "_bounds([Product(shared)]",
+        "_bounds([Product(tuple(dict.fromkeys(shared)))]",
     ),
     Mutant(
         "a convolution counts its padding",

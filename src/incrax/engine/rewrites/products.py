@@ -88,13 +88,6 @@ def _number(value: float, dtype: Any) -> Any:
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-def _bound(factors: Factors) -> Any:
-    """B, the product of max(1, |factor|) over the factors."""
-    return functools.reduce(
-        operator.mul, [_bound_of(factor, inverse) for factor, inverse in factors]
-    )
-
-
 def _bound_of(factor: Any, inverse: bool) -> Any:
     """max(1, |factor|), of an array for the largest element; not a number stays one, so that guards
     are false.
@@ -192,8 +185,7 @@ def weighted_products(
     shared = pieces[0].shared
     factors = [(_flat(x), inverse) for x, inverse in _named(shared, values)]
     u = multiply(lax.full_like(factors[0][0], 1), factors)
-    # One bound per array, so that products of other groups share it.
-    bound = _bound(_named(dict.fromkeys(shared), values)) ** max(map(shared.count, shared))
+    bound = _bounds([Product(shared)], values, u.dtype)
     dots = jnp.concatenate([jnp.matmul(x, u, precision=Precision.HIGHEST) for x in matrices])
     weights = [piece.weight for piece in pieces]
     scales = [_scale(weight, values, u.dtype) for weight in weights]

@@ -54,6 +54,11 @@ class Part(NamedTuple):
         """Of the interval."""
         return self.low, self.high
 
+    @property
+    def num(self) -> int:
+        """How many."""
+        return self.high - self.low
+
 
 def make_read_rows(program: Program) -> Program:
     """The program without the rows that nothing reads; as it is where an equation that looks as if
@@ -123,7 +128,7 @@ def _read(program: Program) -> tuple[list[Equation], dict[Var, Part]]:
 
 
 def _is_short(part: Part, eqn: Equation) -> bool:
-    return 2 * (part.high - part.low) <= shape_of(eqn.outvars[0])[part.axis]
+    return 2 * part.num <= shape_of(eqn.outvars[0])[part.axis]
 
 
 def _hull(one: Part | None, other: Part | None) -> Part | None:
@@ -232,7 +237,7 @@ class _Narrowing:
             whole(atom) if axis is None else self._rows(atom, part._replace(axis=axis), env)
             for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
         ]
-        return run_on_rows(eqn, aligned, part.high - part.low, values)[0]
+        return run_on_rows(eqn, aligned, part.num, values)[0]
 
     def _axis_of(self, eqn: Equation) -> int:
         """The axis along which an operand is there in part."""
@@ -243,6 +248,6 @@ class _Narrowing:
         assert isinstance(atom, Var)
         first = self.parts[atom].low if atom in self.parts else 0
         value = env[atom]
-        if part.high - part.low == value.shape[part.axis]:
+        if part.num == value.shape[part.axis]:
             return value
         return lax.slice_in_dim(value, part.low - first, part.high - first, axis=part.axis)
