@@ -2337,8 +2337,8 @@ MUTANTS = [
     Mutant(
         "a carry taken for loop-invariant",
         "engine/rewrites/loop_invariants.py",
-        "_split(body, fixed, may_run=eqn",
-        "_split(body, body.invars[: scan.num_consts + 1], may_run=eqn",
+        "scan.num_consts, may_run=eqn",
+        "scan.num_consts + 1, may_run=eqn",
     ),
     Mutant(
         "buffers recycled while a version holds them",
