@@ -300,7 +300,7 @@ class RowEngine:
             table = self.passes[self.rows.passes[var] - 1]
             own = self._evaluation(table, [chunk]).of_chunk(chunk)
             own = own[table.phase.partials.index(var)]
-            found.append(np.asarray(own) == np.asarray(reads[var].feed))
+            found.append(np.asarray(own) == reads[var].bits)
         return found
 
     def _env(self, leaves: Values, rows: Rows) -> Env:
