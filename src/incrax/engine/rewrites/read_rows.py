@@ -22,9 +22,9 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import Program, all_read, read_vars
+from incrax._program import Program, all_read, read_vars, reads_of
 from incrax.engine.rewrites.derived import traced_equations
-from incrax.primitives.entry import shape_of
+from incrax.primitives.entry import shape_of, with_item
 from incrax.primitives.on_rows import (
     NotByRowsError,
     aligned_back,
@@ -167,6 +167,11 @@ def _all_sources(eqn: Equation) -> list[tuple[Atom, Part | None]]:
     return [(atom, None) for atom in eqn.invars]
 
 
+def _variable_of(part: Part, var: Var) -> Var:
+    """One that has a part of what another has."""
+    return _jax.new_var(var.aval.update(shape=with_item(shape_of(var), part.axis, part.num)))
+
+
 class _Narrowing:
     """One walk through equations. Those that make a part, or read one, wait until something else
     reads what they make: one trace makes the rows of all of them.
@@ -174,7 +179,7 @@ class _Narrowing:
 
     def __init__(self, parts: Mapping[Var, Part]) -> None:
         self.parts = parts
-        self.made: dict[Var, Var] = {}  # of what is made in part, the variable that has this
+        self.made = {var: _variable_of(part, var) for var, part in parts.items()}
         self.waiting: dict[Var, Equation] = {}
         self.eqns: list[Equation] = []
 
@@ -192,45 +197,34 @@ class _Narrowing:
 
     def _write(self) -> None:
         """Make what waits."""
-        inputs = list(
-            dict.fromkeys(
-                self.made.get(var, var)
-                for eqn in self.waiting.values()
-                for var in read_vars(eqn)
-                if var not in self.waiting
-            )
-        )
-        kept = [var for var in self.waiting if not isinstance(var, _jax.DropVar)]
+        waiting = self.waiting
+        inputs = [var for var in dict.fromkeys(reads_of(waiting.values())) if var not in waiting]
+        kept = [var for var in waiting if not isinstance(var, _jax.DropVar)]
 
         def make(*values: Any) -> list[Any]:
             env = dict(zip(inputs, values, strict=True))
-            env |= {var: env[new] for var, new in self.made.items() if new in env}
-            for var, eqn in self.waiting.items():
+            for var, eqn in waiting.items():
                 env[var] = self._value(eqn, env)
             return [env[var] for var in kept]
 
-        results = [None if var in self.parts else var for var in kept]
-        found, eqns = traced_equations(make, inputs, results)
-        self.made.update(
-            (var, new) for var, new in zip(kept, found, strict=True) if var in self.parts
-        )
-        self.eqns += eqns
+        read, results = ([self.made.get(var, var) for var in own] for own in (inputs, kept))
+        self.eqns += traced_equations(make, read, results)[1]
         self.waiting = {}
 
     def _value(self, eqn: Equation, env: Mapping[Var, Any]) -> Any:
-        """What an equation makes: all rows, or those that are read."""
+        """What an equation makes: the rows that are read, or all of them, of a part."""
         (var,) = eqn.outvars
         part = self.parts.get(var)
-        axis = part.axis if part is not None else self._axis_of(eqn)
-        runs = runs_along(eqn, axis)
+        if part is None:
+            axis = next(self.parts[x].axis for x in read_vars(eqn) if x in self.parts)
+            part = Part(axis, 0, shape_of(var)[axis])
         whole = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]
+        runs = runs_along(eqn, part.axis)
         if runs is not None:
-            ends = part.ends if part is not None else (0, shape_of(var)[axis])
-            rows_of = lambda atom, ends: self._rows(atom, Part(axis, *ends), env)
+            rows_of = lambda atom, ends: self._rows(atom, Part(part.axis, *ends), env)
             fill = fill_of(eqn)
             value = None if fill is None else whole(fill)
-            return interval_of_runs(eqn, axis, runs[0], ends, rows_of, value)
-        assert part is not None
+            return interval_of_runs(eqn, part.axis, runs[0], part.ends, rows_of, value)
         aligned = aligned_back(eqn, part.axis)
         assert aligned is not None
         values = [
@@ -238,10 +232,6 @@ class _Narrowing:
             for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
         ]
         return run_on_rows(eqn, aligned, part.num, values)[0]
-
-    def _axis_of(self, eqn: Equation) -> int:
-        """The axis along which an operand is there in part."""
-        return next(self.parts[var].axis for var in read_vars(eqn) if var in self.parts)
 
     def _rows(self, atom: Atom, part: Part, env: Mapping[Var, Any]) -> Any:
         """Some rows of an operand, of which there may be no others."""
