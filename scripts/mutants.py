@@ -105,8 +105,8 @@ OPTIMISATIONS = [
     Mutant(
         "rows that others reach are taken for rows",
         "engine/rewrites/row_reductions.py",
-        "        return by_rows & ~whole",
-        "        return by_rows",
+        "else reached & ~self._reaching_others(eqn, found)",
+        "else reached",
         "tests/engine/plan/test_blocks.py::test_the_bits_are_those_of_a_call_from_nothing",
     ),
     Mutant(
