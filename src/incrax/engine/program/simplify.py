@@ -218,7 +218,7 @@ def branch_of(eqn: Equation, platform: str | None) -> Literal | None:
 
 def fold_constants(program: Program) -> Program:
     """Replace small values that depend on no input, and whose arithmetic NumPy does exactly, by
-    constants.
+    constants; `drop_dead` removes those that nothing reads.
     """
     known = {var: value for var, value in known_values(program).items() if _is_foldable(var, value)}
     if not known:
@@ -231,12 +231,11 @@ def fold_constants(program: Program) -> Program:
         for eqn in program.eqns
         if eqn.effects or known.keys().isdisjoint(eqn.outvars)
     ]
-    outvars = resolved(program.outvars, literals)
-    arrays = known.keys() - literals.keys() - set(program.constvars)
-    used = all_read(kept, outvars) if arrays else ()
-    folded = [var for var in known if var in arrays and var in used]
+    given = set(program.constvars)
+    folded = [var for var in known if var.aval.shape and var not in given]
     constvars = (*program.constvars, *folded)
     consts = (*program.consts, *(np.asarray(known[var], var.aval.dtype) for var in folded))
+    outvars = resolved(program.outvars, literals)
     return Program(program.invars, constvars, consts, tuple(kept), outvars)
 
 
