@@ -5,6 +5,9 @@ row. A sum over the rows is then R + r_b, and R a value that plans can save: as 
 terms that the program writes one by one. The order of summation changes, by a few units in the last
 place of the largest term.
 
+For example, sum(sin(array([a, b, c])[:, None] * x), 0) becomes sin(b * x) + R, with the recipe
+R = sum(sin(array([a, c])[:, None] * x), 0) of a derived variable.
+
 In: the equations that a change reaches, in order. Out: equations that give the same targets. It must
 not know values.
 """

@@ -8,6 +8,11 @@ such products. Each derivative is a sum of some of them, sum_t c_t R_t
 dirty ones d outside, it is d (M u)_k, with M saved: one row for each derivative and dirty factor,
 not one for each place where a parameter occurs.
 
+For example, of L = sum_n log(t_1 a_1[n] + ... + t_k a_k[n]), where the yield t_1 is dirty and the
+arrays a are clean,
+    dL/dt_j = sum_n u[n] a_j[n],   u[n] = 1 / (t_1 a_1[n] + ... + t_k a_k[n]):
+k sums with one dirty array, R_j with s_j = 1 and r_j = a_j; the rows of M are the a_j.
+
 In: equations and what is dirty. Out: equations, and matrices in the table of derived values. It
 must not know how the product is computed (`engine.rewrites.products`).
 """

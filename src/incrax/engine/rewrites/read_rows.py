@@ -2,7 +2,8 @@
 
 `jax.lax.associative_scan(f, x)[-1]` reads one row of a value that is filled in on the way down a
 tree: what is left of it is the way up, n - 1 applications of f in log2(n) levels, of which one per
-level has a row of x that changed.
+level has a row of x that changed. Equations are read from the end: where z[3:5] is all that is read
+of z = sin(y), sin is applied to y[3:5].
 
 In: a `Program`. Out: the same outputs; of a value of which slices, pads and the like read less than
 half, along one axis, the smallest interval that has all of it, where the equation that makes it
