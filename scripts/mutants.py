@@ -105,8 +105,8 @@ OPTIMISATIONS = [
     Mutant(
         "rows that others reach are taken for rows",
         "engine/rewrites/row_reductions.py",
-        "        return by_rows & ~whole",
-        "        return by_rows",
+        "else reached & ~self._reaching_others(eqn, found)",
+        "else reached",
         "tests/engine/plan/test_blocks.py::test_the_bits_are_those_of_a_call_from_nothing",
     ),
     Mutant(
@@ -471,14 +471,14 @@ OPTIMISATIONS = [
     Mutant(
         "clean rows stand behind the other pieces",
         "engine/rewrites/clean_rows.py",
-        "            clean.insert(start, self.clean[dirty[0]])",
+        "            clean.insert(numbers.start, self.clean[dirty[0]])",
         "            clean.append(self.clean[dirty[0]])",
         "tests/engine/plan/test_clean_rows.py",
     ),
     Mutant(
         "rows that meet are those of one operand",
         "engine/rewrites/clean_rows.py",
-        "if not known or is_whole or len({rows[1:] for rows in known}) > 1:",
+        "if not known or is_whole or len({rows.ends for rows in known}) > 1:",
         "if not known or is_whole:",
         "tests/engine/plan/test_clean_rows.py",
     ),
@@ -1950,8 +1950,8 @@ MUTANTS = [
     Mutant(
         "a dirty factor counts once in the bound of a product",
         "engine/rewrites/products.py",
-        " ** max(map(shared.count, shared))",
-        "",
+        "_bounds([Product(shared)]",
+        "_bounds([Product(tuple(dict.fromkeys(shared)))]",
     ),
     Mutant(
         "a convolution counts its padding",
@@ -2344,8 +2344,8 @@ MUTANTS = [
     Mutant(
         "a carry taken for loop-invariant",
         "engine/rewrites/loop_invariants.py",
-        "_split(body, fixed, may_run=eqn",
-        "_split(body, body.invars[: scan.num_consts + 1], may_run=eqn",
+        "scan.num_consts, may_run=eqn",
+        "scan.num_consts + 1, may_run=eqn",
     ),
     Mutant(
         "buffers recycled while a version holds them",
@@ -2730,12 +2730,6 @@ MUTANTS = [
         "bijectors/remembered.py",
         "kept = record.kept if all(map(is_readable, record.kept or ())) else None",
         "kept = None",
-    ),
-    Mutant(
-        "a scan makes output and log-determinant together",
-        "engine/rewrites/splitting.py",
-        "    if not any(scans.values()):\n",
-        "    if True:\n",
     ),
     Mutant(
         "containers are not watched",

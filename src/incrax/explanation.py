@@ -116,7 +116,7 @@ def _blocks(found: Sequence[Blocked]) -> str:
 
 def _left_out(blocked: Blocked) -> Cost:
     """The work of the blocks that did not run."""
-    return total_cost(blocked.eqns).times(1.0 - blocked.share)
+    return total_cost(blocked.eqns) * (1.0 - blocked.share)
 
 
 def rows_made(each: Made) -> str:
@@ -345,7 +345,7 @@ def explained(engine: Engine, record: CallRecord | None, *, is_dry_run: bool) ->
         filled=tuple(map(sized, served.filled)),
         kept=tuple(_kept(facts.kept, served)),
         statistics=tuple(served.statistics),
-        cost_ran=total_cost(served.ran) + served.left_out.times(-1.0),
+        cost_ran=total_cost(served.ran) + served.left_out * -1.0,
         cost_avoided=served.left_out + avoided,
         times=served.seconds,
         num_ran=served.num_ran,

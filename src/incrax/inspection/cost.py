@@ -332,7 +332,7 @@ class EquationCost(NamedTuple):
     @property
     def total(self) -> Cost:
         """The cost of all evaluations."""
-        return self.each.times(self.times)
+        return self.each * self.times
 
 
 class LoopCost(NamedTuple):

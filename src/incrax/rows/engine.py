@@ -300,7 +300,7 @@ class RowEngine:
             earlier = self.passes[self.rows.passes[var] - 1]
             results = _PassEvaluation(self, earlier, [chunk]).of_chunk(chunk)
             own = results[earlier.phase.partials.index(var)]
-            found.append(np.asarray(own) == np.asarray(table.reads[var].feed))
+            found.append(np.asarray(own) == table.reads[var].bits)
         return found
 
     def _env(self, leaves: Values, rows: Rows) -> Env:

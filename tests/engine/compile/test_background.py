@@ -56,7 +56,7 @@ class Held(Worker):
 @pytest.fixture
 def worker(monkeypatch):
     held = Held()
-    monkeypatch.setattr(background._Process, "worker", held)
+    monkeypatch.setattr(background, "worker", held)
     return held
 
 
@@ -300,7 +300,7 @@ def test_the_queue_is_bounded():
 
 def test_a_closed_worker_ends_before_it_compiles_and_leaves_jobs_to_calls(monkeypatch):
     worker = Worker()
-    monkeypatch.setattr(background._Process, "worker", worker)
+    monkeypatch.setattr(background, "worker", worker)
     call = Lowered()
     running, waiting, late = (Compilation(call, ()) for _ in range(3))
     worker.take(running)
@@ -318,15 +318,18 @@ def test_a_closed_worker_ends_before_it_compiles_and_leaves_jobs_to_calls(monkey
 
 
 def test_a_forked_process_waits_for_nothing(monkeypatch):
-    monkeypatch.setattr(background._Process, "worker", Held())
+    held = Held()
+    monkeypatch.setattr(background, "worker", held)
     behind = Background(is_on=True)
     job = behind.compile(Lowered(), ())
-    assert not behind.has_ended(job)
+    assert not job.has_ended
     assert behind.num_waiting == 1
-    background._renew()
-    assert behind.has_ended(job)
+    held.thread = threading.current_thread()
+    monkeypatch.setattr(background.os, "getpid", lambda: 0)
+    held.renew()
+    assert job.has_ended
     assert behind.num_waiting == 0
-    assert background._Process.worker.thread is None
+    assert held.thread is None
 
 
 SCRIPT = """

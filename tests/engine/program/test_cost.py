@@ -169,7 +169,7 @@ def test_a_scan_costs_its_body_times_its_length():
 
     lengths = [cost(scan, np.ones(n)) for n in (0, 1, 10)]
     assert lengths[0] == ZERO
-    assert lengths[2] == lengths[1].times(10)
+    assert lengths[2] == lengths[1] * 10
     assert lengths[1].transcendentals == 1
 
 
@@ -214,7 +214,7 @@ def test_costs_add_up():
     one, two = Cost(1.0, 2.0, 3.0), Cost(10.0, 20.0, 30.0)
     assert one + two == two + one == Cost(11.0, 22.0, 33.0)
     assert one + ZERO == one
-    assert one.times(3) == one + one + one
+    assert one * 3 == one + one + one
     assert total_cost([]) == ZERO
     with pytest.raises(TypeError):
         one + 1  # noqa: B018

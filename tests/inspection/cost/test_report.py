@@ -31,7 +31,7 @@ def test_rows_sum_to_the_totals():
     for each in report.passes:
         rows = [row for name, row in report.per_equation if name == each.name]
         assert sum(row.total.flops for row in rows) == each.total.flops
-        assert all(row.total == row.each.times(row.times) for row in rows)
+        assert all(row.total == row.each * row.times for row in rows)
 
 
 def test_equations_that_are_alike_share_a_row():

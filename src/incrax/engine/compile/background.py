@@ -75,8 +75,14 @@ class Compilation:
     types: Sequence[Any]
     context: Hashable = field(default_factory=context_key)
     settings: tuple[Any, ...] = field(default_factory=read_settings)
+    process: int = field(default_factory=os.getpid)
     seconds: float = 0.0
     is_done: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it ended; one of a process that was forked since never will."""
+        return self.is_done or self.process != os.getpid()
 
     def run(self) -> None:
         """Compile. Called in the thread: nothing may be raised."""
@@ -92,7 +98,7 @@ class Compilation:
             return
         start = time.perf_counter()
         lowered = self.call.lower(*self.types)
-        if not _Process.worker.is_closed:
+        if not worker.is_closed:
             lowered.compile()
         self.seconds = time.perf_counter() - start
 
@@ -104,6 +110,10 @@ class Worker:
     """
 
     def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """A forked process has no thread, and a lock that nobody may ever release."""
         self.lock = threading.Lock()
         self.waiting: deque[weakref.ref[Compilation]] = deque()
         self.thread: threading.Thread | None = None
@@ -153,21 +163,11 @@ class Worker:
             thread.join()
 
 
-class _Process:
-    worker = Worker()
-
-
-def _close() -> None:
-    _Process.worker.close()
-
-
-def _renew() -> None:
-    """A forked process has no thread, and a lock that nobody may ever release."""
-    _Process.worker = Worker()
-
+worker = Worker()
+"""That of the process."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(after_in_child=worker.renew)
 
 
 @dataclass(eq=False)
@@ -177,29 +177,23 @@ class Background:
     is_on: bool = False  # whether it has anything compiled
     seconds: float = 0.0  # of jobs whose programs were run
     _jobs: list[Compilation] = field(default_factory=list)  # that have not ended
-    _worker: Worker = field(default_factory=lambda: _Process.worker)  # that took the latest
 
     def compile(self, call: Callable[..., Any], types: Sequence[Any]) -> Compilation | None:
         """A job of the thread; None where too many wait."""
         if not self._jobs:
             # Not before: JAX registers what ends its clients when it makes them, and the last that is
             # registered is the first that runs.
-            atexit.unregister(_close)
-            atexit.register(_close)
+            atexit.unregister(worker.close)
+            atexit.register(worker.close)
         job = Compilation(call, types)
-        self._worker = _Process.worker
-        if not self._worker.take(job):
+        if not worker.take(job):
             return None
         self._jobs.append(job)
         return job
-
-    def has_ended(self, job: Compilation) -> bool:
-        """Whether a job ended; one of a process that was forked since never will."""
-        return job.is_done or self._worker is not _Process.worker
 
     @property
     def num_waiting(self) -> int:
         """Jobs that have not ended."""
         if self._jobs:
-            self._jobs = [job for job in self._jobs if not self.has_ended(job)]
+            self._jobs = [job for job in self._jobs if not job.has_ended]
         return len(self._jobs)

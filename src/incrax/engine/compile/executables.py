@@ -37,7 +37,6 @@ from incrax._program import (
     Results,
     Values,
     all_read,
-    evaluated,
     evaluated_sparingly,
     evaluator,
 )
@@ -263,17 +262,15 @@ class Compiler:
         names: list[Any] = [*leaves, *read.passed, *places, *read.loads]
         embedded = {var: self.constants[var] for var in read.embedded}
         num_first = len(written.replaced) + len(plan.outputs)
-        runner = functools.partial(_runner, names, embedded, form.pieces, eqns, returned, num_first)
-        run_plan = runner(evaluated)
+        run_plan = _runner(names, embedded, form.pieces, eqns, returned, num_first)
         run_plan.__name__ = f"{self.name}_plan"
         is_fill = form.key is not None and not plan.outputs and plan.guard is None
-        one_by_one = runner(evaluated_sparingly) if is_fill else None
         out_shardings = self._out_shardings(returned, read)
         options: Kwargs = {} if out_shardings is None else {"out_shardings": out_shardings}
         num = len(names)
         given_up = (*map(names.index, written.overwritten), *range(num, num + len(donated)))
         call = jax.jit(run_plan, donate_argnums=given_up, keep_unused=bool(given_up), **options)
-        return Family(call, len(plan.eqns), donated, written, one_by_one)
+        return Family(call, len(plan.eqns), donated, written, run_plan if is_fill else None)
 
     def _returned(self, plan: Plan, written: InPlace) -> list[Atom]:
         """What a plan's own program returns: what is written over values, the outputs, other saves,
@@ -355,7 +352,6 @@ def _runner(
     eqns: Sequence[Equation],
     returned: Sequence[Atom],
     num_first: int,
-    evaluate: Callable[..., Results],
 ) -> Callable[..., Results]:
     """Equations as a function of named values, and of buffers that it is given up; of what it
     returns, all but the first ones have buffers of their own.
@@ -365,7 +361,7 @@ def _runner(
         inputs = values[: len(names)]
         env = {**embedded, **dict(zip(names, inputs, strict=True))}
         _take_pieces(pieces, env, env.get(_PLACES, ()))
-        results = evaluate(eqns, returned, env)
+        results = evaluated_sparingly(eqns, returned, env)
         first = results[:num_first]
         return first + [_as_own(x, [*inputs, *first]) for x in results[num_first:]]
 

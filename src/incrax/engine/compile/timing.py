@@ -165,7 +165,7 @@ class TimedProgram:
             return True
         if self.job is None:
             self.job = behind.compile(*self.executable.specimen(feeds))
-        return self.job is not None and behind.has_ended(self.job)
+        return self.job is not None and self.job.has_ended
 
     @property
     def is_one_by_one(self) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +46,7 @@ class Cost(NamedTuple):
             return NotImplemented
         return Cost(*map(float.__add__, map(float, self), map(float, other)))
 
-    def times(self, n: float) -> Cost:
+    def __mul__(self, n: float) -> Cost:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The cost of `n` evaluations."""
         return Cost(*(float(part * n) for part in self))
 
@@ -99,8 +100,8 @@ class Calibration:
         if not inner:
             return self._own_seconds(eqn, self.kernel_s) + CALLBACK_S * _jax.calls_host(eqn)
         kernel_s = self.kernel_s * (LOOP_KERNEL_SHARE if inner[0].kind == "turn" else 1.0)
-        own = lambda each: ZERO._replace(flops=self._own_seconds(each, kernel_s))
-        return MIN_EQUATION_S + _folded(eqn, own).flops + CALLBACK_S * num_host_calls(eqn)
+        inner_s = _folded(eqn, lambda each: self._own_seconds(each, kernel_s), 0.0, float)
+        return MIN_EQUATION_S + inner_s + CALLBACK_S * num_host_calls(eqn)
 
     def _own_seconds(self, eqn: Equation, kernel_s: float) -> float:
         """The same of one that holds no others; each that is not fused is a kernel."""
@@ -136,9 +137,7 @@ def assumed_prices(num_devices: int) -> Calibration:
 
 def num_host_calls(eqn: Equation) -> int:
     """How often one evaluation calls the host, inner jaxprs included; the most of any branch."""
-    if not inner_bodies(eqn):  # nearly all, and analysing a program asks for each
-        return int(_jax.calls_host(eqn))
-    return int(_folded(eqn, lambda inner: ZERO._replace(flops=float(_jax.calls_host(inner)))).flops)
+    return int(_folded(eqn, _jax.calls_host, 0, int))
 
 
 # --- cost of one equation -------------------------------------------------------------------------
@@ -149,23 +148,24 @@ def equation_cost(eqn: Equation) -> Cost:
 
     The dearest branch counts, and `UNKNOWN_TRIPS` turns where nobody knows better.
     """
-    return _folded(eqn, leaf_cost)
+    return _folded(eqn, leaf_cost, ZERO, operator.attrgetter("weight"))
 
 
-def _folded(eqn: Equation, leaf: Callable[[Equation], Cost]) -> Cost:
-    """A cost of the equations inside, as often as they run; of one that holds no others by a
-    rule.
+def _folded(
+    eqn: Equation, leaf: Callable[[Equation], Any], zero: Any, weight: Callable[[Any], Any]
+) -> Any:
+    """A cost, or another sum, of the equations inside, as often as they run, of branches the one of the
+    largest weight; of an equation that holds no others by a rule.
     """
     inner = inner_bodies(eqn)
     if not inner:
         return leaf(eqn)
     costs = [
-        functools.reduce(Cost.__add__, [_folded(each, leaf) for each in part.body.eqns], ZERO)
-        for part in inner
+        sum((_folded(each, leaf, zero, weight) for each in part.body.eqns), zero) for part in inner
     ]
     if inner[0].kind == "branch":
-        return max(costs, key=lambda cost: cost.weight)
-    return functools.reduce(Cost.__add__, costs).times(_assumed_turns(eqn))
+        return max(costs, key=weight)
+    return sum(costs, zero) * _assumed_turns(eqn)
 
 
 def leaf_cost(eqn: Equation) -> Cost:
@@ -179,7 +179,7 @@ def leaf_cost(eqn: Equation) -> Cost:
 
 def total_cost(eqns: Iterable[Equation]) -> Cost:
     """The cost of equations run one after the other."""
-    return functools.reduce(Cost.__add__, map(equation_cost, eqns), ZERO)
+    return sum(map(equation_cost, eqns), ZERO)
 
 
 def _assumed_turns(eqn: Equation) -> float:

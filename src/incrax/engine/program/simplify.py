@@ -165,26 +165,29 @@ def renamed(
     taken twice.
     """
     names: dict[Any, Any] = dict(zip((*body.constvars, *body.invars), inputs, strict=True))
-    copied: list[tuple[Atom, Var]] = []
     pairs = zip(body.outvars, () if outputs is None else outputs, strict=outputs is not None)
-    for atom, new in pairs:
-        if new is None or isinstance(new, _jax.DropVar):
-            continue
-        if isinstance(atom, Literal) or atom in names:
-            copied.append((atom, new))
-        else:
-            names[atom] = new
+    given = [(atom, new) for atom, new in pairs if new and not isinstance(new, _jax.DropVar)]
+    for atom, new in given:
+        if isinstance(atom, Var):
+            names.setdefault(atom, new)
     eqns = []
     for eqn in body.eqns:
         for var in written_vars(eqn):
             names.setdefault(var, _jax.new_var(var.aval))
         outvars = [names.get(var, var) for var in eqn.outvars]
         eqns.append(eqn.replace(invars=list(resolved(eqn.invars, names)), outvars=outvars))
-    for atom, new in copied:
-        like = jax.ShapeDtypeStruct(new.aval.shape, new.aval.dtype)
-        (copy,) = _jax.trace_body(lambda x: jnp.array(x, copy=True), like).eqns
-        eqns.append(copy.replace(invars=list(resolved([atom], names)), outvars=[new]))
+    for atom, new in given:
+        (found,) = resolved([atom], names)
+        if found is not new:  # a literal, an input, or what another variable is given already
+            eqns.append(_copy(found, new))
     return list(resolved(body.outvars, names)), tuple(eqns)
+
+
+def _copy(atom: Atom, var: Var) -> Equation:
+    """The equation that writes an atom to a variable."""
+    like = jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
+    (copy,) = _jax.trace_body(lambda x: jnp.array(x, copy=True), like).eqns
+    return copy.replace(invars=[atom], outvars=[var])
 
 
 def resolved(atoms: Iterable[Atom], names: Mapping[Var, Atom]) -> tuple[Atom, ...]:
@@ -215,7 +218,7 @@ def branch_of(eqn: Equation, platform: str | None) -> Literal | None:
 
 def fold_constants(program: Program) -> Program:
     """Replace small values that depend on no input, and whose arithmetic NumPy does exactly, by
-    constants.
+    constants; `drop_dead` removes those that nothing reads.
     """
     known = {var: value for var, value in known_values(program).items() if _is_foldable(var, value)}
     if not known:
@@ -228,12 +231,11 @@ def fold_constants(program: Program) -> Program:
         for eqn in program.eqns
         if eqn.effects or known.keys().isdisjoint(eqn.outvars)
     ]
-    outvars = resolved(program.outvars, literals)
-    arrays = known.keys() - literals.keys() - set(program.constvars)
-    used = all_read(kept, outvars) if arrays else ()
-    folded = [var for var in known if var in arrays and var in used]
+    given = set(program.constvars)
+    folded = [var for var in known if var.aval.shape and var not in given]
     constvars = (*program.constvars, *folded)
     consts = (*program.consts, *(np.asarray(known[var], var.aval.dtype) for var in folded))
+    outvars = resolved(program.outvars, literals)
     return Program(program.invars, constvars, consts, tuple(kept), outvars)
 
 

@@ -8,6 +8,11 @@ such products. Each derivative is a sum of some of them, sum_t c_t R_t
 dirty ones d outside, it is d (M u)_k, with M saved: one row for each derivative and dirty factor,
 not one for each place where a parameter occurs.
 
+For example, of L = sum_n log(t_1 a_1[n] + ... + t_k a_k[n]), where the yield t_1 is dirty and the
+arrays a are clean,
+    dL/dt_j = sum_n u[n] a_j[n],   u[n] = 1 / (t_1 a_1[n] + ... + t_k a_k[n]):
+k sums with one dirty array, R_j with s_j = 1 and r_j = a_j; the rows of M are the a_j.
+
 In: equations and what is dirty. Out: equations, and matrices in the table of derived values. It
 must not know how the product is computed (`engine.rewrites.products`).
 """
@@ -25,9 +30,9 @@ from incrax.engine.rewrites.derived import DerivedTable, Recomputed, Values, rec
 from incrax.engine.rewrites.partial_sums import MIN_ROWS
 from incrax.engine.rewrites.products import (
     Piece,
-    make_matrices,
     product_of_scalars,
     row_key,
+    stacked,
     weighted_products,
 )
 from incrax.engine.rewrites.sums_of_products import (
@@ -101,18 +106,18 @@ def _rewritten(
     pieces = [piece for group in groups for piece in group]
     if not 0 < sum(len(piece.row) for piece in pieces) <= MAX_ENTRIES:
         return None
-    matrices = [make_matrices(group, table, mask_of) for group in groups]
-    factors = [factor for piece in pieces for factor in (*piece.shared, *piece.weight.factors)]
-    factors += [factor for _, product in others for factor in product.factors]
+    stacks = [stacked(group, table, mask_of) for group in groups]
+    products = [product for _, product in others]
+    for piece in pieces:
+        products += [Product(piece.shared), piece.weight]
 
     def compute(values: Values) -> tuple[Values, list[Any]]:
         parts: dict[Var, list[Any]] = {sink: [] for sink in sinks}
         guards = []
-        for group, (made, order) in zip(groups, matrices, strict=True):
-            own = [values[matrix] for matrix in made]
-            results, is_safe = weighted_products(group, order, own, values)
+        for stack in stacks:
+            results, is_safe = weighted_products(stack, values)
             guards.append(is_safe)
-            for piece, result in zip(group, results, strict=True):
+            for piece, result in zip(stack.pieces, results, strict=True):
                 parts[piece.sink].append(result)
         for sink, product in others:
             value, is_bounded = product_of_scalars(product, values, sink.aval.dtype)
@@ -120,9 +125,9 @@ def _rewritten(
             parts[sink].append(value)
         return {sink: functools.reduce(operator.add, own) for sink, own in parts.items()}, guards
 
-    inputs = [*(matrix for made, _ in matrices for matrix in made), *(var for var, _ in factors)]
-    orders = ((len(made), *order) for made, order in matrices)
-    kind = "factored", *map(tuple, groups), *orders, tuple(others), tuple(sinks)
+    inputs = [var for stack in stacks for var in stack.matrices]
+    inputs += [var for product in products for var, _ in product.factors]
+    kind = "factored", tuple(stacks), tuple(others), tuple(sinks)
     trace = functools.partial(table.traced, kind)
     return recomputed(eqns, inputs, sinks, compute, targets, trace)
 

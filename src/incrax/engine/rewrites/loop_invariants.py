@@ -6,7 +6,7 @@ to iteration. It must not know which inputs are dirty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -33,30 +33,44 @@ def hoist_invariants(program: Program) -> Program:
     return program.with_eqns(eqns)
 
 
-def _simplified(jaxpr: Any) -> Program:
-    return run_passes(from_jaxpr(jaxpr), (inline, hoist_invariants, merge_equal, drop_dead))
-
-
-def _split(
-    body: Program, invariants: Iterable[Var], *, may_run: bool
-) -> tuple[list[Equation], list[Equation]]:
-    """Split a body by what depends on invariant inputs alone: equations that run once, and those of
-    each iteration; all of these where nothing worth its while is invariant.
+class _Turn:
+    """A loop's body: what depends on its first inputs alone, which stay the same, runs once, the rest
+    in each turn; all of it, where nothing worth its while is invariant.
 
     A body that may never run (`may_run=False`) keeps its calls to the host.
     """
-    fixed = {*invariants, *body.constvars}
-    hoisted = []
-    for eqn in body.eqns:
-        is_kept = eqn.effects or (not may_run and "callback" in eqn.primitive.name)
-        if not is_kept and all(var in fixed for var in read_vars(eqn)):
-            hoisted.append(eqn)
-            fixed.update(eqn.outvars)
-    hoisted = _without_free_ends(hoisted)
-    if all(is_free(eqn) for eqn in hoisted):
-        return [], list(body.eqns)
-    chosen = set(map(id, hoisted))
-    return hoisted, [eqn for eqn in body.eqns if id(eqn) not in chosen]
+
+    def __init__(self, jaxpr: Any, num_fixed: int, *, may_run: bool) -> None:
+        body = self.body = _simplified(jaxpr)
+        self.fixed = body.invars[:num_fixed]
+        self.moving = body.invars[num_fixed:]
+        fixed = {*self.fixed, *body.constvars}
+        invariant = []
+        for eqn in body.eqns:
+            is_kept = eqn.effects or (not may_run and "callback" in eqn.primitive.name)
+            if not is_kept and all(var in fixed for var in read_vars(eqn)):
+                invariant.append(eqn)
+                fixed.update(eqn.outvars)
+        invariant = _without_free_ends(invariant)
+        self.once = [] if all(map(is_free, invariant)) else invariant
+        chosen = set(map(id, self.once))
+        self.each = [eqn for eqn in body.eqns if id(eqn) not in chosen]
+
+    def begun(self, consts: Values) -> Callable[[Values], list[Any]]:
+        """A turn as a function of what moves, in front of which the rest was run."""
+        outer = dict(zip(self.body.constvars, self.body.consts, strict=True))
+        outer.update(zip(self.fixed, consts, strict=True))
+        _jax.evaluate(self.once, outer)
+
+        def run(values: Values) -> list[Any]:
+            env = {**outer, **dict(zip(self.moving, values, strict=True))}
+            return evaluated(self.each, self.body.outvars, env)
+
+        return run
+
+
+def _simplified(jaxpr: Any) -> Program:
+    return run_passes(from_jaxpr(jaxpr), (inline, hoist_invariants, merge_equal, drop_dead))
 
 
 def _without_free_ends(eqns: Sequence[Equation]) -> list[Equation]:
@@ -74,55 +88,29 @@ def _without_free_ends(eqns: Sequence[Equation]) -> list[Equation]:
 
 def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
     scan = _jax.scan_of(eqn)
-    body = _simplified(eqn.params["jaxpr"])
-    fixed = body.invars[: scan.num_consts]
-    hoisted, kept = _split(body, fixed, may_run=eqn.params["length"] > 0)
+    turn = _Turn(eqn.params["jaxpr"], scan.num_consts, may_run=eqn.params["length"] > 0)
 
     def loop(*values: Any) -> list[Any]:
         consts, carry, rows = scan.split(values)
-        outer = _bind(body, fixed, consts)
-        _jax.evaluate(hoisted, outer)
-
-        def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            moving = zip(body.invars[len(fixed) :], [*carry, *xs], strict=True)
-            return scan.split_results(evaluated(kept, body.outvars, {**outer, **dict(moving)}))
-
+        run = turn.begun(consts)
+        step = lambda carry, xs: scan.split_results(run([*carry, *xs]))
         return scan.run(step, carry, rows)
 
-    return _substitute(eqn, loop) if hoisted else None
+    return _substitute(eqn, loop) if turn.once else None
 
 
 def _rewrite_while(eqn: Equation) -> list[Equation] | None:
     num_cond = eqn.params["cond_nconsts"]
+    first = num_cond + eqn.params["body_nconsts"]
     cond = _simplified(eqn.params["cond_jaxpr"])
-    body = _simplified(eqn.params["body_jaxpr"])
-    fixed = body.invars[: eqn.params["body_nconsts"]]
-    hoisted, kept = _split(body, fixed, may_run=False)
+    turn = _Turn(eqn.params["body_jaxpr"], eqn.params["body_nconsts"], may_run=False)
 
     def loop(*values: Any) -> Sequence[Any]:
-        first = num_cond + len(fixed)
-        outer = _bind(body, fixed, values[num_cond:first])
-        _jax.evaluate(hoisted, outer)
-
-        def proceed(carry: Sequence[Any]) -> Any:
-            env = _bind(cond, cond.invars, [*values[:num_cond], *carry])
-            return evaluated(cond.eqns, cond.outvars, env)[0]
-
-        def step(carry: Sequence[Any]) -> list[Any]:
-            moving = zip(body.invars[len(fixed) :], carry, strict=True)
-            return evaluated(kept, body.outvars, {**outer, **dict(moving)})
-
-        return jax.lax.while_loop(proceed, step, list(values[first:]))
+        proceed = lambda carry: cond(*values[:num_cond], *carry)[0]
+        return jax.lax.while_loop(proceed, turn.begun(values[num_cond:first]), list(values[first:]))
 
     is_scalar = cond.outvars[0].aval.shape == ()
-    return _substitute(eqn, loop) if hoisted and is_scalar else None
-
-
-def _bind(program: Program, variables: Sequence[Var], values: Values) -> dict[Var, Any]:
-    return {
-        **dict(zip(program.constvars, program.consts, strict=True)),
-        **dict(zip(variables, values, strict=True)),
-    }
+    return _substitute(eqn, loop) if turn.once and is_scalar else None
 
 
 def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None:

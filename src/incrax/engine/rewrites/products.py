@@ -67,6 +67,15 @@ class Piece(NamedTuple):
     weight: Product
 
 
+class Stacked(NamedTuple):
+    """Pieces with the same shared vector, and the matrices that have their rows, each row once."""
+
+    pieces: tuple[Piece, ...]
+    matrices: tuple[Var, ...]
+    order: tuple[int, ...]
+    """Of each piece, the number of its row among those of all matrices."""
+
+
 def _named(factors: Iterable[Factor], values: Values) -> list[tuple[Any, bool]]:
     return [(values[var], inverse) for var, inverse in factors]
 
@@ -86,13 +95,6 @@ def _number(value: float, dtype: Any) -> Any:
 
 
 # --- bounds ---------------------------------------------------------------------------------------
-
-
-def _bound(factors: Factors) -> Any:
-    """B, the product of max(1, |factor|) over the factors."""
-    return functools.reduce(
-        operator.mul, [_bound_of(factor, inverse) for factor, inverse in factors]
-    )
 
 
 def _bound_of(factor: Any, inverse: bool) -> Any:
@@ -119,11 +121,8 @@ def row_key(row: Sum) -> Any:
     return frozenset(terms.items())
 
 
-def make_matrices(
-    pieces: Sequence[Piece], table: DerivedTable, mask_of: Callable[[Var], int]
-) -> tuple[list[Var], list[int]]:
-    """The variables with the rows of pieces, each once, with their flags, and the numbers of their
-    rows among those of all matrices.
+def stacked(pieces: Sequence[Piece], table: DerivedTable, mask_of: Callable[[Var], int]) -> Stacked:
+    """Pieces with their matrices, as variables of the table that have flags.
 
     A matrix has the rows that depend on the same inputs: of terms of a sum, each with parameters of
     its own, that of one term stays as it is when another's parameters change, where a matrix of all
@@ -137,9 +136,10 @@ def make_matrices(
     if len(groups) > MAX_MATRICES:
         groups = {0: rows}
     ((array, _), *_) = pieces[0].shared
-    matrices = [_make_matrix(list(own.values()), array, table) for own in groups.values()]
+    matrices = tuple(_make_matrix(list(own.values()), array, table) for own in groups.values())
     keys = [key for own in groups.values() for key in own]
-    return matrices, [keys.index(row_key(piece.row)) for piece in pieces]
+    order = tuple(keys.index(row_key(piece.row)) for piece in pieces)
+    return Stacked(tuple(pieces), matrices, order)
 
 
 def _make_matrix(rows: Sequence[Sum], array: Var, table: DerivedTable) -> Var:
@@ -185,19 +185,18 @@ def _bounds(terms: Sequence[Product], values: Values, dtype: Any) -> Any:
 # --- its product with u ---------------------------------------------------------------------------
 
 
-def weighted_products(
-    pieces: Sequence[Piece], order: Sequence[int], matrices: Sequence[Any], values: Values
-) -> tuple[list[Any], Any]:
-    """Each piece, of the row of that number, and whether the results may be used."""
+def weighted_products(stack: Stacked, values: Values) -> tuple[list[Any], Any]:
+    """The value of each piece, and whether these may be used."""
+    pieces, matrices, order = stack
     shared = pieces[0].shared
     factors = [(_flat(x), inverse) for x, inverse in _named(shared, values)]
     u = multiply(lax.full_like(factors[0][0], 1), factors)
-    # One bound per array, so that products of other groups share it.
-    bound = _bound(_named(dict.fromkeys(shared), values)) ** max(map(shared.count, shared))
-    dots = jnp.concatenate([jnp.matmul(x, u, precision=Precision.HIGHEST) for x in matrices])
+    bound = _bounds([Product(shared)], values, u.dtype)
+    dots = [jnp.matmul(values[var], u, precision=Precision.HIGHEST) for var in matrices]
+    sums = jnp.concatenate(dots)
     weights = [piece.weight for piece in pieces]
     scales = [_scale(weight, values, u.dtype) for weight in weights]
-    results = jnp.stack([_at(dots, k) for k in order]) * jnp.stack(scales)
+    results = jnp.stack([_at(sums, k) for k in order]) * jnp.stack(scales)
     num_terms = u.size * max(len(piece.row) for piece in pieces)
     is_safe = _is_safe(results, bound, weights, values, num_terms)
     return [_at(results, k) for k in range(len(pieces))], is_safe

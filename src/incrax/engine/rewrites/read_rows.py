@@ -2,7 +2,8 @@
 
 `jax.lax.associative_scan(f, x)[-1]` reads one row of a value that is filled in on the way down a
 tree: what is left of it is the way up, n - 1 applications of f in log2(n) levels, of which one per
-level has a row of x that changed.
+level has a row of x that changed. Equations are read from the end: where z[3:5] is all that is read
+of z = sin(y), sin is applied to y[3:5].
 
 In: a `Program`. Out: the same outputs; of a value of which slices, pads and the like read less than
 half, along one axis, the smallest interval that has all of it, where the equation that makes it
@@ -22,9 +23,9 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import Program, all_read, read_vars
+from incrax._program import Program, all_read, read_vars, reads_of
 from incrax.engine.rewrites.derived import traced_equations
-from incrax.primitives.entry import shape_of
+from incrax.primitives.entry import shape_of, with_item
 from incrax.primitives.on_rows import (
     NotByRowsError,
     aligned_back,
@@ -53,6 +54,11 @@ class Part(NamedTuple):
     def ends(self) -> tuple[int, int]:
         """Of the interval."""
         return self.low, self.high
+
+    @property
+    def num(self) -> int:
+        """How many."""
+        return self.high - self.low
 
 
 def make_read_rows(program: Program) -> Program:
@@ -123,7 +129,7 @@ def _read(program: Program) -> tuple[list[Equation], dict[Var, Part]]:
 
 
 def _is_short(part: Part, eqn: Equation) -> bool:
-    return 2 * (part.high - part.low) <= shape_of(eqn.outvars[0])[part.axis]
+    return 2 * part.num <= shape_of(eqn.outvars[0])[part.axis]
 
 
 def _hull(one: Part | None, other: Part | None) -> Part | None:
@@ -162,6 +168,11 @@ def _all_sources(eqn: Equation) -> list[tuple[Atom, Part | None]]:
     return [(atom, None) for atom in eqn.invars]
 
 
+def _variable_of(part: Part, var: Var) -> Var:
+    """One that has a part of what another has."""
+    return _jax.new_var(var.aval.update(shape=with_item(shape_of(var), part.axis, part.num)))
+
+
 class _Narrowing:
     """One walk through equations. Those that make a part, or read one, wait until something else
     reads what they make: one trace makes the rows of all of them.
@@ -169,7 +180,7 @@ class _Narrowing:
 
     def __init__(self, parts: Mapping[Var, Part]) -> None:
         self.parts = parts
-        self.made: dict[Var, Var] = {}  # of what is made in part, the variable that has this
+        self.made = {var: _variable_of(part, var) for var, part in parts.items()}
         self.waiting: dict[Var, Equation] = {}
         self.eqns: list[Equation] = []
 
@@ -187,62 +198,47 @@ class _Narrowing:
 
     def _write(self) -> None:
         """Make what waits."""
-        inputs = list(
-            dict.fromkeys(
-                self.made.get(var, var)
-                for eqn in self.waiting.values()
-                for var in read_vars(eqn)
-                if var not in self.waiting
-            )
-        )
-        kept = [var for var in self.waiting if not isinstance(var, _jax.DropVar)]
+        waiting = self.waiting
+        inputs = [var for var in dict.fromkeys(reads_of(waiting.values())) if var not in waiting]
+        kept = [var for var in waiting if not isinstance(var, _jax.DropVar)]
 
         def make(*values: Any) -> list[Any]:
             env = dict(zip(inputs, values, strict=True))
-            env |= {var: env[new] for var, new in self.made.items() if new in env}
-            for var, eqn in self.waiting.items():
+            for var, eqn in waiting.items():
                 env[var] = self._value(eqn, env)
             return [env[var] for var in kept]
 
-        results = [None if var in self.parts else var for var in kept]
-        found, eqns = traced_equations(make, inputs, results)
-        self.made.update(
-            (var, new) for var, new in zip(kept, found, strict=True) if var in self.parts
-        )
-        self.eqns += eqns
+        read, results = ([self.made.get(var, var) for var in own] for own in (inputs, kept))
+        self.eqns += traced_equations(make, read, results)[1]
         self.waiting = {}
 
     def _value(self, eqn: Equation, env: Mapping[Var, Any]) -> Any:
-        """What an equation makes: all rows, or those that are read."""
+        """What an equation makes: the rows that are read, or all of them, of a part."""
         (var,) = eqn.outvars
         part = self.parts.get(var)
-        axis = part.axis if part is not None else self._axis_of(eqn)
-        runs = runs_along(eqn, axis)
+        if part is None:
+            axis = next(self.parts[x].axis for x in read_vars(eqn) if x in self.parts)
+            part = Part(axis, 0, shape_of(var)[axis])
         whole = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]
+        runs = runs_along(eqn, part.axis)
         if runs is not None:
-            ends = part.ends if part is not None else (0, shape_of(var)[axis])
-            rows_of = lambda atom, ends: self._rows(atom, Part(axis, *ends), env)
+            rows_of = lambda atom, ends: self._rows(atom, Part(part.axis, *ends), env)
             fill = fill_of(eqn)
             value = None if fill is None else whole(fill)
-            return interval_of_runs(eqn, axis, runs[0], ends, rows_of, value)
-        assert part is not None
+            return interval_of_runs(eqn, part.axis, runs[0], part.ends, rows_of, value)
         aligned = aligned_back(eqn, part.axis)
         assert aligned is not None
         values = [
             whole(atom) if axis is None else self._rows(atom, part._replace(axis=axis), env)
             for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
         ]
-        return run_on_rows(eqn, aligned, part.high - part.low, values)[0]
-
-    def _axis_of(self, eqn: Equation) -> int:
-        """The axis along which an operand is there in part."""
-        return next(self.parts[var].axis for var in read_vars(eqn) if var in self.parts)
+        return run_on_rows(eqn, aligned, part.num, values)[0]
 
     def _rows(self, atom: Atom, part: Part, env: Mapping[Var, Any]) -> Any:
         """Some rows of an operand, of which there may be no others."""
         assert isinstance(atom, Var)
         first = self.parts[atom].low if atom in self.parts else 0
         value = env[atom]
-        if part.high - part.low == value.shape[part.axis]:
+        if part.num == value.shape[part.axis]:
             return value
         return lax.slice_in_dim(value, part.low - first, part.high - first, axis=part.axis)

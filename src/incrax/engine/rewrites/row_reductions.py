@@ -40,32 +40,29 @@ class RowAxes:
         """Of each variable that they reach so, the axis that has an entry per row."""
         self.aligned: dict[int, Aligned] = {}
         """Of each equation that does this, by its identity, where the rows go."""
-        self._by_rows = {var: 1 << number for number, var in enumerate(rows)}
-        """Of each variable, the inputs whose row reaches its own row alone."""
-        self._whole: dict[Var, int] = {}
-        """Those whose row reaches other rows."""
+        self._reach = {var: (1 << number, 0) for number, var in enumerate(rows)}
+        """Of each variable, the inputs whose row reaches its own row alone, and those whose row
+        reaches other rows.
+        """
 
     def note(self, eqn: Equation) -> None:
         """Follow the rows through the next equation."""
         reached = 0
         for var in read_vars(eqn):
-            reached |= self._reaching(var)
+            alone, whole = self._reach.get(var, (0, 0))
+            reached |= alone | whole
         if not reached:
             return
-        self._whole.update(dict.fromkeys(eqn.outvars, reached))
+        self._reach.update(dict.fromkeys(eqn.outvars, (0, reached)))
         found = self._aligned(eqn)
-        by_rows = 0 if found is None else self._kept_apart(eqn, found)
-        if found is None or not by_rows:
+        alone = 0 if found is None else reached & ~self._reaching_others(eqn, found)
+        if found is None or not alone:
             return
         self.aligned[id(eqn)] = found
         for var, axis in zip(eqn.outvars, found.outputs, strict=True):
             if axis is not None:
                 self.axes[var] = axis
-                self._by_rows[var] = by_rows
-                self._whole[var] = reached & ~by_rows
-
-    def _reaching(self, var: Var) -> int:
-        return self._by_rows.get(var, 0) | self._whole.get(var, 0)
+                self._reach[var] = alone, reached & ~alone
 
     def _aligned(self, eqn: Equation) -> Aligned | None:
         own = [self.axes.get(atom) if isinstance(atom, Var) else None for atom in eqn.invars]
@@ -77,16 +74,14 @@ class RowAxes:
             return aligned_by(eqn, first)
         return found
 
-    def _kept_apart(self, eqn: Equation, aligned: Aligned) -> int:
-        """The inputs whose row reaches its own row of the results alone."""
-        by_rows = 0
-        whole = 0
+    def _reaching_others(self, eqn: Equation, aligned: Aligned) -> int:
+        """The inputs whose row reaches other rows of the results."""
+        reached = 0
         for atom, axis in zip(eqn.invars, aligned.operands, strict=True):
             if isinstance(atom, Var):
-                mine = self._by_rows.get(atom, 0) if axis == self.axes.get(atom) else 0
-                by_rows |= mine
-                whole |= self._reaching(atom) & ~mine
-        return by_rows & ~whole
+                alone, whole = self._reach.get(atom, (0, 0))
+                reached |= whole if axis == self.axes.get(atom) else alone | whole
+        return reached
 
 
 def row_axes(eqns: Iterable[Equation], inputs: Sequence[Var]) -> RowAxes:

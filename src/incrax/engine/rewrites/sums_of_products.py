@@ -6,6 +6,10 @@ that is reduced; that of -z z / 2 is u (-z / 2) + (u z) (-1 / 2). For each param
 among scalars, the reductions of every place where the parameter occurs. Clean arrays stay whole, so
 that they are saved as they are.
 
+For example, the operand (s c - d) u of a sum is two products, with the numbers 1 and -1 and the
+factors (s, c, u) and (d, u). Both have the dirty array u, so that s c - d may be added up, row by
+row, before it meets u.
+
 In: equations and what is dirty. Out: the products whose sum over n is a reduction, or a scalar that
 is linear in some. It must not know what is made of them.
 """
