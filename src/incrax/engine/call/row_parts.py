@@ -423,11 +423,19 @@ def _is_real(atom: Atom) -> bool:
 
 def _rounds(eqn: Equation) -> bool:
     """Whether an equation is not linear, for all that the tables say: it makes integers of other numbers,
-    truth values, or quotients of integers.
+    truth values, quotients of integers, or other numbers of integers that wrap.
+
+    Sums modulo 2^k are linear, and no longer what comes of them in another type. Integers of 32 bits
+    or more are taken to have room, but for what is subtracted from numbers without a sign.
     """
-    var = eqn.outvars[0]
-    is_cut = eqn.primitive.name == "div" or var.aval.dtype == np.bool_
-    return not _is_real(var) and (is_cut or any(map(_is_real, eqn.invars)))
+    name = eqn.primitive.name
+    dtype = eqn.outvars[0].aval.dtype
+    source = eqn.invars[0].aval.dtype
+    if name == "convert_element_type" and source.kind in "iu" and source.itemsize < 4:
+        return dtype != source
+    is_below_zero = name in ("neg", "sub") and dtype.kind == "u"
+    is_cut = name == "div" or dtype == np.bool_ or is_below_zero
+    return not _is_real(eqn.outvars[0]) and (is_cut or any(map(_is_real, eqn.invars)))
 
 
 def _bounded(terms: Any) -> tuple[Any, ...]:
