@@ -134,10 +134,11 @@ class RowParts:
         Raises:
             NotByRowsError: nothing of the kind is known.
         """
-        out = facts.outvars[0]
-        if len(facts.outvars) > 1 or out.aval.shape:
+        lengths = {x.shape[:1] for x in rows.values()}
+        if [var.aval.shape for var in facts.outvars] != [()] or len(lengths) != 1 or () in lengths:
             raise NotByRowsError
-        (self._length,) = {x.shape[0] for x in rows.values()}
+        ((self._length,),) = lengths
+        out = facts.outvars[0]
         self._known = known
         self._value_of = value_of
         # Of x itself; of a look-up of x, by its indices and whether these clip.
