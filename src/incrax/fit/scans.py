@@ -655,7 +655,7 @@ def _pair(result: FitResult, first: str, second: str) -> tuple[int, int]:
     return numbers
 
 
-def _two(option: str, given: Any) -> Sequence[Any]:
+def _two(option: str, given: Any) -> Any:
     if not isinstance(given, (tuple, list, np.ndarray)) or len(given) != 2:
         raise wrong_option(f"scan2d({option}=...)", given, "a pair, one for each element")
     return given
