@@ -551,8 +551,12 @@ def is_on_one_device() -> bool:
 
 
 def _run_marked(*values: Any, jaxpr: Any) -> Results:
+    def run(*values: Any) -> Results:
+        # One number of each argument: XLA ends the process where it finds that nothing reads one.
+        return [*evaluated(jaxpr, values), *(x.reshape(-1)[:1] for x in values)]
+
     # XLA inlines calls before it looks for marks, if it may.
-    called = jax.jit(_core.jaxpr_as_fun(jaxpr))(*values)
+    called = jax.jit(run)(*values)[: len(jaxpr.out_avals)]
     marks = {"inlineable": "false", "xla_cpu_small_call": "true"}
     return [cast(Any, set_xla_metadata)(x, **marks) for x in called]
 

@@ -108,6 +108,15 @@ def wrong_site(method: str, path: str, seen: str, expected: str) -> StepTypeErro
     )
 
 
+def other_state() -> StepTypeError:
+    """A state that these sites did not make."""
+    return StepTypeError(
+        "A method of sites got what is no state of this function: its values have other types. This "
+        "is usually the state of another function, or a carry that holds more than the state. "
+        "Nothing was evaluated. Pass what `sites()`, `start` or `settle` returned."
+    )
+
+
 def no_sites() -> NotCalledError:
     """A function of which nothing can be looked at without being done."""
     return NotCalledError(
@@ -120,7 +129,7 @@ def no_sites() -> NotCalledError:
 def not_by_rows(path: str, shape: tuple[int, ...]) -> StepTypeError:
     """Rows asked for of an input that has none."""
     return StepTypeError(
-        f"`moves` names rows of `{path}`, an input of shape {shape}, which has no first axis. "
+        f"`moves` names rows of `{path}`, an input of shape {shape}, which has no rows. "
         f"Write `{path}` for the whole input."
     )
 

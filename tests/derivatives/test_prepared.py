@@ -257,6 +257,13 @@ def test_flat_residuals_have_rows_and_columns():
     np.testing.assert_allclose(flat.jacobian(X0), jax.jacobian(of_vector)(X0), rtol=1e-13)
 
 
+def test_a_leaf_without_elements_has_no_rows_and_no_columns():
+    loss = lambda p: jnp.sum(p["x"] ** 2) + (p["a"] - 2) ** 2
+    flat = incrax.prepare(loss, {"x": np.zeros((0, 3)), "a": 1.0}).flat
+    np.testing.assert_allclose(flat.gradient(flat.x0), [-2.0])
+    np.testing.assert_allclose(flat.hessian(flat.x0), [[2.0]])
+
+
 def test_flat_vectors_go_back_into_shape():
     flat = prepared(wrt=["params['w']", "data"]).flat
     w, data = flat.unflatten(2 * flat.x0)

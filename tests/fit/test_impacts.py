@@ -340,6 +340,11 @@ def test_constraints_that_do_not_fit(fitted, given, reason):
     )
 
 
+def test_constraints_that_are_no_mapping(fitted):
+    with pytest.raises(TypeError, match=r"`impacts\(constraints=...\)` got .* of type list"):
+        fit.impacts(fitted, "mu", constraints=[("theta", (0.0, 1.0))])
+
+
 def test_points_that_are_no_minimum(fitted):
     stopped = fit.minimize(template(), max_calls=1)
     assert text_of(stopped, "mu").startswith(

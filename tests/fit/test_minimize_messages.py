@@ -169,6 +169,13 @@ def test_grids_that_cannot_be_scanned(found):
     assert "got the grid None: its standard error is nan, so that there is no width." in text_of(
         fit.MinimumError, fit.profile, held, "p['b'][0]"
     )
+    profile = lambda **given: text_of(fit.MinimumError, fit.profile, found, "p['a']", **given)
+    assert "got the grid ['x']: it is no vector of finite numbers." in profile(grid=["x"])
+    assert "got the grid of -1 points: it has none." in profile(num_points=-1)
+    for given in ({"grids": ([0.0, 1.0],)}, {"grids": 3}, {"num_points": (2, 2, 2)}):
+        assert "it must be a pair, one for each element." in text_of(
+            TypeError, fit.scan2d, found, "p['a']", "p['b'][0]", **given
+        )
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ In: a function and example arguments. Out: a `Prepared`. It must not know how de
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Unpack
@@ -419,13 +421,15 @@ class Flat:
 
     def _rows(self, tree: Any) -> np.ndarray:
         """Derivatives of outputs, or second ones, as the rows of a matrix."""
+        shapes = self._ends.shapes
         leaves = jax.tree.leaves(tree)
-        sizes = self._ends.sizes
-        blocks = [
-            np.asarray(leaf, np.float64).reshape(-1, sizes[k % len(sizes)])
-            for k, leaf in enumerate(leaves)
-        ]
-        rows = [blocks[k : k + len(sizes)] for k in range(0, len(blocks), len(sizes))]
+        blocks = []
+        for leaf, shape in zip(leaves, itertools.cycle(shapes), strict=False):
+            of_output = leaf.shape[: leaf.ndim - len(shape)]
+            # Not -1 for either: nothing is divided into rows of nothing.
+            size = math.prod(of_output), math.prod(shape)
+            blocks.append(np.asarray(leaf, np.float64).reshape(size))
+        rows = [blocks[k : k + len(shapes)] for k in range(0, len(blocks), len(shapes))]
         return np.block(rows)[:, self._free.numbers]
 
 

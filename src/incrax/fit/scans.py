@@ -257,8 +257,9 @@ def scan2d(
     """
     result = _minimum(result, "scan2d")
     numbers = _pair(result, first, second)
-    given = (None, None) if grids is None else grids
-    columns = zip(numbers, given, np.broadcast_to(num_points, 2).tolist(), strict=True)
+    given = _two("grids", (None, None) if grids is None else grids)
+    sizes = _two("num_points", (num_points,) * 2 if np.isscalar(num_points) else num_points)
+    columns = zip(numbers, given, sizes, strict=True)
     axes = tuple(_grid(result, *column, width) for column in columns)
     return _scan(result, numbers, axes, tolerance, progress=progress)
 
@@ -589,6 +590,8 @@ def _sizes(shifts: np.ndarray) -> np.ndarray:
 
 def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.ndarray]:
     """Centre and width of each element's constraint, shape (n,) each; NaN where there is none."""
+    if not isinstance(constraints, Mapping):
+        raise wrong_option("impacts(constraints=...)", constraints, "a mapping from names to pairs")
     found = np.full((2, len(result.names)), np.nan)
     for name, pair in constraints.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -651,10 +654,18 @@ def _pair(result: FitResult, first: str, second: str) -> tuple[int, int]:
     return numbers
 
 
+def _two(option: str, given: Any) -> Any:
+    if not isinstance(given, (tuple, list, np.ndarray)) or len(given) != 2:
+        raise wrong_option(f"scan2d({option}=...)", given, "a pair, one for each element")
+    return given
+
+
 def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: float) -> np.ndarray:
     name = result.names[number]
     lower, upper = (bound[number] for bound in result.bounds)
     if grid is None:
+        if not isinstance(num_points, (int, np.integer)) or num_points < 1:
+            raise _wrong_grid(name, f"of {num_points!r} points", "it has none")
         error = result.errors[number]
         if not np.isfinite(error):
             reason = f"its standard error is {error}, so that there is no width"
@@ -662,7 +673,10 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
         ends = result.values[number] + width * error * np.array([-1.0, 1.0])
         low, high = ends.clip(lower, upper)
         grid = np.linspace(low, high, num_points)
-    found = np.asarray(grid, np.float64)
+    try:
+        found = np.asarray(grid, np.float64)
+    except (TypeError, ValueError):
+        found = np.zeros(0)
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
         raise _wrong_grid(name, repr(grid), "it is no vector of finite numbers")
     if np.any((found < lower) | (found > upper)):

@@ -80,6 +80,13 @@ def test_where_nothing_is_known_there_are_none(case):
         sites.parts(state, {"x": x})
 
 
+def test_what_has_no_rows_has_no_colours():
+    fun = lambda x, w: jnp.sum(x * w)
+    state, sites = incrax.incremental(fun).sites(jnp.ones(NUM), jnp.ones(()), moves=["x[*]", "w"])
+    assert sites.colours(state, ["w"]) is None
+    assert sites.colours(state, []) is None
+
+
 def test_integers_of_several_axes_and_inputs():
     """Spins with three components, beside weights of rows: of each row both change."""
     bonds = lambda s, v: jnp.sum(s * s[RIGHT]) + 0.5 * jnp.sum(jnp.exp(v) * v[RIGHT] * s[:, 0])

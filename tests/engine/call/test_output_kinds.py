@@ -97,6 +97,16 @@ def test_every_kind_of_output_in_every_way_to_call(kind, policy):
     assert str(ours.explain())
 
 
+@pytest.mark.parametrize("policy", ["fast", "exact"])
+def test_a_key_that_a_function_closes_over(policy):
+    key = jax.random.key(7)
+    fun = lambda a, b: (jnp.sum(jnp.exp(a)) * b, a * jax.random.normal(key, a.shape), key)
+    ours = incrax.incremental(fun, policy=policy, tuning=incrax.Tuning(planner="minimal"))
+    for number in range(4):
+        args = np.full(3, 0.5 + number // 2), 1.0 + number
+        same(ours(*args), jax.jit(fun)(*args))
+
+
 def test_only_keys_as_outputs():
     ours = incrax.incremental(
         lambda k, x: jax.random.fold_in(k, jnp.sum(x).astype(int)), policy="exact"

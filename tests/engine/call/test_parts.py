@@ -146,3 +146,17 @@ def test_a_start_keeps_what_it_does_not_reach():
     assert 0 < int(moved.num_differences.sum()) < int(state.num_differences.sum())
     again = sites.start({"p['b']": at["b"]}, state)
     assert int(again.num_differences.sum()) == 0
+
+
+def test_terms_of_integers_that_wrap_are_not_widened_one_by_one():
+    """5 - 2 is 5 + 254 modulo 256, and no longer as a number of 64 bits."""
+    fun = lambda x: jnp.sum(x - jnp.roll(x, 1)) * 1.0
+    x = jnp.asarray(RNG.integers(0, 100, NUM), jnp.uint8)
+    state, sites = incrax.incremental(fun).sites(x, moves=["x[*]"])
+    is_first = sites.colours(state, ["x"]) == 0
+    new = jnp.where(is_first, x + 71, x)
+    gains = sites.parts(state, {"x": new}) - sites.parts(state, {"x": x})
+    assert np.sum(gains[is_first]) == fun(new) - fun(x) != 0
+    wrapping = lambda x: jnp.sum(x, dtype=x.dtype) * 1.0
+    state, sites = incrax.incremental(wrapping).sites(x, moves=["x[*]"])
+    assert sites.colours(state, ["x"]) is None

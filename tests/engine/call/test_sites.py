@@ -237,6 +237,11 @@ def test_rows_differ_by_bits():
     np.testing.assert_allclose(both, [f(new, y), f(new + 1, y)], rtol=1e-12)
 
 
+def test_nothing_differs_where_nothing_is_given():
+    state, sites = incrax.incremental(groups).sites(start(), moves=["p['theta'][*]"])
+    near(sites.look(state, {}, max_rows=2)[1], groups(start()))
+
+
 def test_rows_by_number_are_not_found():
     state, sites = incrax.incremental(groups).sites(start(), moves=MOVES)
     with pytest.raises(StepTypeError, match="rows by number; expected its whole value"):
@@ -427,6 +432,8 @@ def test_bad_input():
         f.sites(start(), moves=["theta"])
     with pytest.raises(StepTypeError, match=r"`moves` names rows of `p\['scale'\]`, an input of"):
         f.sites(start(), moves=["p['scale'][*]"])
+    with pytest.raises(StepTypeError, match=r"shape \(0, 3\), which has no rows"):
+        incrax.incremental(jnp.sum).sites(np.zeros((0, 3)), moves=["a[*]"])
     state, sites = f.sites(start(), moves=["p['theta'][*]"])
     with pytest.raises(UnknownInputError):
         sites.look(state, {"p['scale']": 1.0})
@@ -436,6 +443,10 @@ def test_bad_input():
         sites.parts(state, {"p['scale']": 1.0})
     with pytest.raises(UnknownInputError):
         sites.colours(state, ["p['scale']"])
+    other, _ = incrax.incremental(jnp.sum).sites(jnp.zeros(LENGTH), moves=["a[*]"])
+    for wrong in (other._replace(values=other.values * 2), (state, 0.0), None):
+        with pytest.raises(StepTypeError, match="got what is no state of this function"):
+            sites.look(wrong, {"p['theta']": (1, 0.5)})
 
 
 WRONG_TYPE = (
@@ -459,6 +470,7 @@ ROWS = {
     "rows of type str": ((1, "theta"), "float64[]"),
     "a tuple of float64[] and float64[]": ((1.0, 0.0), NEEDED),
     "a tuple of int64[1, 1] and float64[]": ((np.ones((1, 1), int), 0.0), NEEDED),
+    "a tuple of int64[0] and float64[0]": ((np.zeros(0, int), np.zeros(0)), NEEDED),
     "a tuple of str and float64[]": (("theta", 0.0), NEEDED),
     "a tuple of int64[] and float64[] and float64[]": ((1, 2.0, 3.0), NEEDED),
 }

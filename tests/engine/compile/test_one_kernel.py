@@ -85,6 +85,15 @@ def test_what_the_kernel_cannot_or_gains_nothing_stays_as_it_is(fun):
     np.testing.assert_allclose(found, fun(X), 1e-13)
 
 
+def test_what_xla_folds_leaves_no_argument_that_nothing_reads():
+    """It would end the process: of a constant, and of a choice between the same."""
+    choose = lambda x, y, limit: jnp.where(limit > 0, x[:1], y[:1]) * 2
+    found = jax.jit(lambda x, y: in_one_kernel(choose, x, y, np.ones(1)))(X, -X)
+    np.testing.assert_array_equal(found, 2 * X[:1])
+    same = jax.jit(lambda x, y: in_one_kernel(lambda x, y: jnp.where(y > 0, x, x) * 2, x, y))
+    np.testing.assert_array_equal(same(X, -X), 2 * X)
+
+
 def test_what_no_result_reads_does_not_count():
     def fun(x):
         jnp.sort(x)  # dropped

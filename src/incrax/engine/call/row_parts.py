@@ -134,10 +134,11 @@ class RowParts:
         Raises:
             NotByRowsError: nothing of the kind is known.
         """
-        out = facts.outvars[0]
-        if len(facts.outvars) > 1 or out.aval.shape:
+        lengths = {x.shape[:1] for x in rows.values()}
+        if [var.aval.shape for var in facts.outvars] != [()] or len(lengths) != 1 or () in lengths:
             raise NotByRowsError
-        (self._length,) = {x.shape[0] for x in rows.values()}
+        ((self._length,),) = lengths
+        out = facts.outvars[0]
         self._known = known
         self._value_of = value_of
         # Of x itself; of a look-up of x, by its indices and whether these clip.
@@ -423,11 +424,19 @@ def _is_real(atom: Atom) -> bool:
 
 def _rounds(eqn: Equation) -> bool:
     """Whether an equation is not linear, for all that the tables say: it makes integers of other numbers,
-    truth values, or quotients of integers.
+    truth values, quotients of integers, or other numbers of integers that wrap.
+
+    Sums modulo 2^k are linear, and no longer what comes of them in another type. Integers of 32 bits
+    or more are taken to have room, but for what is subtracted from numbers without a sign.
     """
-    var = eqn.outvars[0]
-    is_cut = eqn.primitive.name == "div" or var.aval.dtype == np.bool_
-    return not _is_real(var) and (is_cut or any(map(_is_real, eqn.invars)))
+    name = eqn.primitive.name
+    dtype = eqn.outvars[0].aval.dtype
+    source = eqn.invars[0].aval.dtype
+    if name == "convert_element_type" and source.kind in "iu" and source.itemsize < 4:
+        return dtype != source
+    is_below_zero = name in ("neg", "sub") and dtype.kind == "u"
+    is_cut = name == "div" or dtype == np.bool_ or is_below_zero
+    return not _is_real(eqn.outvars[0]) and (is_cut or any(map(_is_real, eqn.invars)))
 
 
 def _bounded(terms: Any) -> tuple[Any, ...]:

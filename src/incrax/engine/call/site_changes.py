@@ -81,7 +81,7 @@ def named_move(
         if not leaves:
             raise unknown_input(name, paths)
         for leaf in leaves:
-            if path != name and not shapes[leaf]:
+            if path != name and not sum(shapes[leaf][:1]):
                 raise not_by_rows(paths[leaf], shapes[leaf])
             found.append((leaf, path != name))
     return found
@@ -97,7 +97,8 @@ def checked_change(method: str, path: str, given: Any, aval: Any) -> Change:
     if not isinstance(given, tuple):
         return _of_type(method, path, "a value", given, aval.shape, aval.dtype)
     numbers = _array(given[0]) if len(given) == 2 and aval.shape else None
-    if numbers is None or not jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.ndim > 1:
+    is_integer = numbers is not None and jnp.issubdtype(numbers.dtype, jnp.integer)
+    if numbers is None or not is_integer or numbers.ndim > 1 or not numbers.size:
         pair = " and ".join(map(_text, given))
         raise wrong_site(method, path, f"a tuple of {pair}", "integers, and rows of an array")
     num, *row = aval.shape

@@ -32,7 +32,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from incrax import _jax
-from incrax._messages import no_sites, wrong_site
+from incrax._messages import no_sites, other_state, wrong_site
 from incrax._program import Env, Values
 from incrax.engine.call.site_changes import (
     Change,
@@ -147,7 +147,7 @@ class Sites:
         Raises:
             UnknownInputError: a path names no input that moves.
             StepTypeError: a value has another shape or dtype than the input, or its rows; rows by
-                number, with `max_rows`.
+                number, with `max_rows`; a state of another function.
 
         Cost: the equations that the rows reach, on these rows alone, now and as they were; all rows
             where the function needs them all (`max`, `sort`, `cumsum` along the axis). Under
@@ -155,16 +155,16 @@ class Sites:
             With `max_rows` the inputs are compared, and all must have few.
         """
         state, changes = _jax.varying_alike((state, dict(changes)))
-        if max_rows is not None:
+        if max_rows is not None and changes:
             return self._look_found(state, changes, max_rows)
         given = self._given("look", changes)
         program = self._program
+        env = self._env(state)
 
         def run(fixed: Values, state: SitesState, given: Changes) -> Any:
             return program.found(program.env(fixed, state.values), given)
 
         found = in_one_kernel(run, self._fixed, state, given)
-        env = self._env(state)
         new = found.changes
         counts = state.num_differences
         if found.guards:
@@ -350,8 +350,17 @@ class Sites:
     # --- inside -----------------------------------------------------------------------------------
 
     def _env(self, state: SitesState) -> Env:
-        """Values of the state, and of what does not move."""
-        return self._program.env(self._fixed, state.values)
+        """Values of the state, and of what does not move.
+
+        Raises:
+            StepTypeError: it is no state of this function.
+        """
+        program = self._program
+        types = [(var.aval.shape, var.aval.dtype) for var in program.slots]
+        is_state = isinstance(state, SitesState)
+        if not is_state or [(x.shape, x.dtype) for x in state.values] != types:
+            raise other_state()
+        return program.env(self._fixed, state.values)
 
     def _given(self, method: str, changes: Mapping[str, Any]) -> dict[int, Change]:
         """What a method was given for some inputs.

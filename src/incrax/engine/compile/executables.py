@@ -227,8 +227,11 @@ class Compiler:
             if var not in self.constants:
                 return "load", var.aval
             value = self.constants[var]
-            bits = "" if _is_passed(value) else np.asarray(value).tobytes()
-            return "constant", var.aval, bits
+            if _is_passed(value):
+                return "constant", var.aval, ""
+            is_key = _jax.is_key_dtype(value.dtype)
+            array = np.asarray(jax.random.key_data(value) if is_key else value)
+            return "constant", var.aval, array.tobytes()
 
         return kind_of
 
