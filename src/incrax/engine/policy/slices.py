@@ -20,6 +20,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Var
+from incrax._table import seconds_text
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import TimedCompiler, TimedProgram
 from incrax.engine.plan.environment import ValueOf
@@ -426,7 +427,7 @@ class Slices:
         saved = (*plan.saves, *plan.base_loads)
         num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
         if served_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
-            entry.bar(f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms")
+            entry.bar(f"rows alone: nothing to win, estimated {seconds_text(entry.promise_s)}")
             return
         if self.credit.allows(entry, served_s, self._price_s(entry, plan), on_trust=True):
             self._compile(entry, plan)
