@@ -314,6 +314,20 @@ def test_report_before_the_first_call(method):
 
 
 @pytest.mark.parametrize("method", ["explain", "deps"])
+def test_report_after_calls_under_jit_alone_says_that_nothing_is_saved_there(method):
+    f = incrax.incremental(loss, tuning=MINIMAL)
+    jax.jit(lambda params, x: f(params, x))(PARAMS, X)
+    check_text(
+        incrax.NotCalledError,
+        f"`{method}()` needs a call to report on, and this function was called only where it is the "
+        "plain function and nothing is saved: inside `jax.jit`, `grad`, `vmap` or `scan`, with a "
+        "mutable array (`jax.Ref`), or switched off. Call it once outside, or give "
+        f"`{method}()` example arguments; in a compiled loop, carry saved values by `f.pure`.",
+        getattr(f, method),
+    )
+
+
+@pytest.mark.parametrize("method", ["explain", "deps"])
 def test_report_of_a_call_with_a_mutable_array_says_why_there_is_none(method):
     f = incrax.incremental(lambda ref: ref[...] * 2, tuning=MINIMAL)
     ref = jax.new_ref(jnp.ones(2))

@@ -28,7 +28,7 @@ import jax
 from incrax import _jax
 from incrax._context import are_switches_on, switches
 from incrax._jax_options import METHODS, missing
-from incrax._messages import not_called
+from incrax._messages import called_plainly, not_called
 from incrax._names import WrapsFunction, reduced
 from incrax._program import Args, Kwargs
 from incrax._stats import Stats
@@ -349,7 +349,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
             return Asked(given.traced, given)
         latest = self._traces.latest
         if latest is None or latest.engine is None:
-            raise not_called(method)
+            raise (called_plainly if self._stats.transparent else not_called)(method)
         return Asked(latest)
 
     def deps(self, *args: Any, **kwargs: Any) -> DependenceTable:

@@ -224,6 +224,16 @@ def not_called(method: str) -> NotCalledError:
     )
 
 
+def called_plainly(method: str) -> NotCalledError:
+    """A report without a call that is tracked."""
+    return NotCalledError(
+        f"`{method}` needs a call to report on, and this function was called only where it is the "
+        "plain function and nothing is saved: inside `jax.jit`, `grad`, `vmap` or `scan`, with a "
+        "mutable array (`jax.Ref`), or switched off. Call it once outside, or give "
+        f"`{method}` example arguments; in a compiled loop, carry saved values by `f.pure`."
+    )
+
+
 def nothing_saved(method: str) -> NotCalledError:
     """A report on a call that is not tracked."""
     return NotCalledError(

@@ -302,9 +302,10 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "ps": 1e-12}
 
 
 def _in_units(x: float, units: Mapping[str, float]) -> str:
-    """By the first unit, the largest first, of which there is one; else by the last."""
-    unit = next((unit for unit, size in units.items() if x >= size), [*units][-1])
-    return f"{x / units[unit]:.3g} {unit}"
+    """By the first unit, the largest first, of which there is one; else by the last; none in ones."""
+    unit = next((unit for unit, size in units.items() if (x or 1.0) >= size), [*units][-1])
+    number = x / units[unit]
+    return f"{number:,.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"
 
 
 def many(num: int, word: str) -> str:

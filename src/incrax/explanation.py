@@ -8,8 +8,10 @@ plans were chosen and what is saved.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from incrax._jax import Equation, Var, aval_bytes, source_line
@@ -194,6 +196,9 @@ def _changes(engine: Engine, served: Served) -> Iterator[tuple[str, str]]:
 NOT_SHARED = "what was saved and learned for the other is not read: pass the same types"
 NUM_CONSTANTS = 5
 """Closed-over arrays shown to people: the largest are those that it was a mistake to close over."""
+NUM_ELEMENTS = 5
+"""Changed elements of one array that are shown to people one by one."""
+ELEMENT = re.compile(r"\[\d+(?:, \d+)*\]$")
 
 
 @dataclass(frozen=True, repr=False)
@@ -301,11 +306,12 @@ class Explanation(Printable):
             ("constants", _constants_text(self.constants) if self.constants else ""),
             ("another signature", f"{self.unlike}; {NOT_SHARED}" if self.unlike else ""),
         ]
-        title = "dry run" if self.is_dry_run else "last call"
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
+        shown = changed if self.is_verbose else _shortened(changed)
+        title = "dry run" if self.is_dry_run else "last call"
         found = [
             Table(title, ("", ""), [row for row in summary if row[1] != ""]),
-            Table("changed inputs", ("input", "why"), changed),
+            Table("changed inputs", ("input", "why"), shown),
         ]
         if self.is_verbose:
             times = [(name, seconds_text(seconds)) for name, seconds in self.times.items()]
@@ -314,6 +320,17 @@ class Explanation(Printable):
             header = ("primitive", "source", "rows at most")
             found.append(Table(f"rows that {verb}", header, self.by_rows))
         return found
+
+
+def _shortened(changed: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Many elements of one array, or leaves of one list, in one row."""
+    found: list[tuple[str, str]] = []
+    for (_, why), group in groupby(changed, lambda row: (ELEMENT.sub("", row[0]), row[1])):
+        rows = list(group)
+        if len(rows) > NUM_ELEMENTS:
+            rows = [(f"{rows[0][0]}, ..., {rows[-1][0]}", f"{len(rows)} in all; {why}")]
+        found += rows
+    return found
 
 
 def _constants_text(values: Sequence[TypedSize]) -> str:

@@ -34,7 +34,15 @@ def test_it_prints_and_is_json():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(2.0, "2 s"), (2e-3, "2 ms"), (2e-6, "2 us"), (2e-9, "2 ns"), (2.5e-11, "25 ps")],
+    [
+        (2.0, "2 s"),
+        (2e-3, "2 ms"),
+        (2e-6, "2 us"),
+        (2e-9, "2 ns"),
+        (2.5e-11, "25 ps"),
+        (0.0, "0 s"),
+        (1550.0, "1,550 s"),
+    ],
 )
 def test_seconds_have_a_unit(seconds, text):
     assert seconds_text(seconds) == text

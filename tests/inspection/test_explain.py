@@ -118,6 +118,18 @@ def test_the_first_call_runs_everything():
     assert report["flops_avoided"] == report["transcendentals_avoided"] == 0
 
 
+def test_many_elements_of_one_array_are_printed_in_one_row():
+    f = incrax.incremental(lambda theta, a: jnp.sum(jnp.exp(theta)) * a)
+    for step in range(2):
+        f(np.arange(9.0) + step, 1.0 + step)
+    explanation = f.explain()
+    assert len(explanation.changed) == 10
+    rows = explanation.tables()[-1].rows
+    assert [name for name, _ in rows] == ["theta[0], ..., theta[8]", "a"]
+    assert rows[0][1].startswith("9 in all; its bits differ")
+    assert "theta[4]" in str(explanation.verbose)
+
+
 def test_a_later_call_names_what_changed_and_what_ran():
     f = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X))
     report = f.explain().as_dict()

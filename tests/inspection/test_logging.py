@@ -238,7 +238,7 @@ def test_learning_counts_and_the_call_since_which_it_has_paid_is_named():
         ledger.note_call(5e-4, 1e-3, 0.0)
     sentence = ledger.verdict.sentence
     assert sentence == (
-        "not yet: 11 calls took 16.2 ms, with 0 us compiling first and 10.2 ms learning; `jax.jit` "
+        "not yet: 11 calls took 16.2 ms, with 0 s compiling first and 10.2 ms learning; `jax.jit` "
         "would have taken 11 ms; ahead from call 23 on if calls go on like this"
     )
     for _ in range(20):
@@ -253,7 +253,7 @@ def test_no_call_is_named_where_only_calls_with_nothing_changed_have_paid():
     ledger.note_learning(1e-3)
     ledger.unchanged += 10
     assert ledger.verdict.sentence == (
-        "yes: 11 calls took 2.2 ms, with 0 us compiling first and 1 ms learning; `jax.jit` would "
+        "yes: 11 calls took 2.2 ms, with 0 s compiling first and 1 ms learning; `jax.jit` would "
         "have taken 11 ms"
     )
 
@@ -262,7 +262,7 @@ def test_while_plans_are_earned_it_says_so():
     ledger = Ledger()
     ledger.note_call(1.1e-3, 1e-3, 0.0, is_learning=True)
     assert ledger.verdict.sentence == (
-        "learning: 1 calls took 1.1 ms, with 0 us compiling first; `jax.jit` would have taken 1 "
+        "learning: 1 calls took 1.1 ms, with 0 s compiling first; `jax.jit` would have taken 1 "
         "ms; a plan is made when the calls so far would have repaid it"
     )
 
@@ -301,6 +301,14 @@ def test_a_loss_says_what_to_do():
         "the function is too cheap, or too much of it changes at every call; call it under "
         "`jax.jit` instead, or change fewer inputs at a time"
     )
+
+
+def test_of_a_function_that_calls_code_outside_of_jax_it_says_why_nothing_is_known():
+    cosine = lambda x: jax.pure_callback(np.cos, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    f = incrax.incremental(lambda a, x: a * jnp.sum(cosine(x)))
+    for step in range(5):
+        f(1.0 + step, X)
+    assert f.stats.verdict.startswith("not known: it calls code outside of JAX")
 
 
 def test_before_any_call_nothing_is_known():

@@ -555,6 +555,16 @@ def weighed(monkeypatch):
     return chooser, max(chooser.entries.values(), key=lambda e: e.count)
 
 
+def test_calls_count_while_the_whole_program_is_timed_anew_and_none_bypasses(monkeypatch):
+    """What is fast is not run as a whole for long: its calls would never be counted again."""
+    chooser, entry = weighed(monkeypatch)
+    monkeypatch.setattr(chooser.whole, "is_measured", False)
+    num_calls = chooser.ledger.calls
+    chooser.note_call(entry, "segments", 1e-3, 1e-4)
+    assert chooser.ledger.calls == num_calls + 1 > 1
+    assert chooser.ledger.granted == 0
+
+
 @pytest.mark.parametrize("is_of_the_call", [True, False])
 @pytest.mark.parametrize(("due_in", "expected"), [(40.0, 40), (3.0, MIN_BYPASSED), (1e9, None)])
 def test_a_bypass_ends_where_a_decision_is_due(due_in, expected, is_of_the_call, monkeypatch):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from incrax._table import seconds_text
 from incrax.engine.compile.timing import TimedProgram
 
 Candidate = Literal["whole", "segments", "plan", "slices", "priming"]
@@ -195,9 +196,9 @@ class Entry:
             + blame_s * self.leaves_stale(name)
             for name, s in seconds.items()
         }
-        shown = ", ".join(f"{name} {s * 1e3:.3g} ms" for name, s in seconds.items())
+        shown = ", ".join(f"{name} {seconds_text(s)}" for name, s in seconds.items())
         if self.blame_s:
-            shown += f"; values left stale cost later calls {blame_s * 1e3:.2g} ms"
+            shown += f"; values left stale cost later calls {seconds_text(blame_s)}"
         if self.is_barred:
             shown += f"; {BARRED}"
         self.settle(min(total, key=lambda name: total[name]), shown)

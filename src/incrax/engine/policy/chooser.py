@@ -302,9 +302,10 @@ class Chooser:
         bypass then, decide how many.
         """
         is_weighed = self.is_timed and self.clock.is_running and not self.race.callback_s
-        if not is_weighed or not self.whole.is_measured:
-            return
         ledger = self.ledger
+        is_measured = self.whole.is_measured  # no longer, where it is timed anew
+        if not is_weighed or not (is_measured or ledger.calls):
+            return
         whole_s = self.whole_s
         may_gain = not entry.is_decided and self.credit.may_gain(entry, whole_s)
         may_learn = self.clock.behind.num_waiting > 0 or may_gain
@@ -314,7 +315,8 @@ class Chooser:
         )
         # Of a job that is said to be long, one slow look puts nothing off.
         is_awaited = self.credit.expected_calls > 0 and entry.count < self.hot_after
-        if bypasses and (is_new or is_awaited or self._hoped_s() > ledger.look_s):
+        is_open = not is_measured or is_new or is_awaited
+        if bypasses and (is_open or self._hoped_s() > ledger.look_s):
             ledger.grant(0)
         elif bypasses:
             self._begin_bypass(candidate)
@@ -367,4 +369,5 @@ class Chooser:
             compile_s=self.whole.first_s,
             behind_s=behind.seconds,
             num_behind=behind.num_waiting,
+            num_outside=len(self.facts.called_back),
         )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from incrax._jax import Var, aval_bytes
 from incrax._messages import first_few
+from incrax._table import seconds_text
 from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.inputs.signature import Signature, what_differs
 from incrax.engine.plan.plan import Plan
@@ -122,7 +123,7 @@ def _promise(plan_s: float, whole_s: float | None) -> str:
     return (
         ""
         if whole_s is None
-        else f"; estimated {plan_s * 1e3:.3g} ms, the whole function takes {whole_s * 1e3:.3g} ms"
+        else f"; estimated {seconds_text(plan_s)}, the whole function takes {seconds_text(whole_s)}"
     )
 
 

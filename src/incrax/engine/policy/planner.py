@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import product
 
 from incrax._jax import Var
+from incrax._table import seconds_text
 from incrax._tables import make_room
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import TimedCompiler
@@ -180,7 +181,7 @@ class Planner:
             return None
         if self.race.whole_s - plan.seconds < MIN_GAIN * self.race.whole_s + UPKEEP_S:
             what = "segments" if divides else "plan"
-            entry.settle("whole", f"nothing to win: {what} estimated {plan.seconds * 1e3:.3g} ms")
+            entry.settle("whole", f"nothing to win: {what} estimated {seconds_text(plan.seconds)}")
             return None
         return plan
 

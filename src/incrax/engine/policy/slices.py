@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from incrax._jax import Var
+from incrax._table import seconds_text
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import TimedCompiler, TimedProgram
 from incrax.engine.plan.environment import ValueOf
@@ -423,7 +424,7 @@ class Slices:
         entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + entry.fixed_s
         num_bytes = copied_bytes((*plan.saves, *plan.base_loads))
         if served_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
-            entry.bar(f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms")
+            entry.bar(f"rows alone: nothing to win, estimated {seconds_text(entry.promise_s)}")
             return
         if self.credit.allows(entry, served_s, self._price_s(entry, plan), on_trust=True):
             self._compile(entry, plan)

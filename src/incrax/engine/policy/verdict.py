@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 
-from incrax._table import many
+from incrax._table import many, seconds_text
 from incrax.engine.compile.background import CALLER_SHARE
 
 UNCHANGED_S = 1e-5
@@ -24,6 +24,12 @@ ENDED_CALLS = 1000
 ADVICE = (
     "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` "
     "instead, or change fewer inputs at a time"
+)
+
+OUTSIDE = (
+    "it calls code outside of JAX (`jax.pure_callback`, by which libraries also check values), "
+    "which is taken to be slow and spared where its inputs stay, whatever a call takes; compare "
+    "with `jax.jit` by a clock"
 )
 
 
@@ -45,6 +51,7 @@ class Verdict:
     )
     turn_s: float = 0.0  # of a call that bypassed, a running mean; 0: none was timed
     gained_s: float = 0.0  # by a call of late
+    num_outside: int = 0  # functions on the host that it calls: no seconds are compared then
     is_learning: bool = False  # plans are being earned
 
     @property
@@ -105,14 +112,16 @@ class Verdict:
                 f"not known yet: {self.bypassed} calls went to `jax.jit`, since saving did not pay in "
                 "an earlier process"
             )
+        if self.gain is None and self.num_outside:
+            return f"not known: {OUTSIDE}"
         if self.gain is None:
             return "not known yet: the first calls tell how long the function takes"
-        learning = f" and {_time(self.learning_s)} learning" if self.learning_s else ""
+        learning = f" and {seconds_text(self.learning_s)} learning" if self.learning_s else ""
         if self.behind_s:
-            learning += f" ({_time(self.behind_s)} more in the background)"
+            learning += f" ({seconds_text(self.behind_s)} more in the background)"
         took = (
-            f"{self.num_calls} calls took {_time(self.ours_s)}, with {_time(self.compile_s)} "
-            f"compiling first{learning}; `jax.jit` would have taken {_time(self.jit_s)}"
+            f"{self.num_calls} calls took {seconds_text(self.ours_s)}, with {seconds_text(self.compile_s)} "
+            f"compiling first{learning}; `jax.jit` would have taken {seconds_text(self.jit_s)}"
         )
         if self.gain >= 1.0:
             is_named = self.learning_s and self.ahead_since
@@ -141,9 +150,3 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / num_calls
     turn_s = sum(v.turn_s * v.bypassed for v in verdicts) / max(found.bypassed, 1)
     return replace(found, ahead_since=0, turn_s=turn_s, gained_s=gained_s)
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 1.0:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
