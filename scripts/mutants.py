@@ -1184,8 +1184,8 @@ MUTANTS = [
     Mutant(
         "calls bypass what is new",
         "engine/policy/chooser.py",
-        "if bypasses and (is_new or is_awaited or self._hoped_s() > ledger.look_s):",
-        "if bypasses and (is_awaited or self._hoped_s() > ledger.look_s):",
+        "is_open = not is_measured or is_new or is_awaited",
+        "is_open = not is_measured or is_awaited",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -1688,15 +1688,15 @@ MUTANTS = [
     Mutant(
         "no call is looked at for what a program is likely to save",
         "engine/policy/chooser.py",
-        "(is_new or is_awaited or self._hoped_s() > ledger.look_s)",
-        "(is_new or is_awaited)",
+        "if bypasses and (is_open or self._hoped_s() > ledger.look_s):",
+        "if bypasses and is_open:",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
         "one slow look puts off what a hint waits for",
         "engine/policy/chooser.py",
-        "(is_new or is_awaited or self._hoped_s() > ledger.look_s)",
-        "(is_new or self._hoped_s() > ledger.look_s)",
+        "is_open = not is_measured or is_new or is_awaited",
+        "is_open = not is_measured or is_new",
         "tests/engine/policy/test_expectations.py",
     ),
     Mutant(

@@ -165,7 +165,8 @@ class Pullback:
         asked = self._asked(wrt)
         before = self.residual_bytes
         reads = self._part(asked.numbers).reads
-        numbered = enumerate(self._residuals, sum(self._linear.types.is_active))
+        types = self._linear.types
+        numbered = enumerate(self._residuals, sum(types.is_active))
         self._residuals = [x if number in reads else _FREED for number, x in numbered]
         self._kept = frozenset(asked.numbers)
         return before - self.residual_bytes

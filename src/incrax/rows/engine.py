@@ -96,7 +96,8 @@ class PassTable:
     def begin(self, version: Version) -> None:
         """A call in which chunks read this."""
         self.known = self.results.setdefault(version, {})
-        self.reads = dict(zip(self.phase.chunk.reads, version, strict=True))
+        section = self.phase.chunk
+        self.reads = dict(zip(section.reads, version, strict=True))
 
     def clear(self) -> None:
         """Forget all results."""
@@ -299,7 +300,8 @@ class RowEngine:
         for var in table.phase.extremes:
             earlier = self.passes[self.rows.passes[var] - 1]
             results = _PassEvaluation(self, earlier, [chunk]).of_chunk(chunk)
-            own = results[earlier.phase.partials.index(var)]
+            partials = earlier.phase.partials
+            own = results[partials.index(var)]
             found.append(np.asarray(own) == table.reads[var].bits)
         return found
 
@@ -515,7 +517,8 @@ class _PassEvaluation:
 
     def _kept(self, numbers: tuple[int, ...]) -> Results | None:
         """The result of the chunks of these numbers, if it is known."""
-        found = self.table.known.get(numbers)
+        known = self.table.known
+        found = known.get(numbers)
         return None if found is None or is_any_deleted(found) else found
 
     def _joined(self, parents: Sequence[int]) -> Results | None:

@@ -272,7 +272,8 @@ class RowStreak(Streak):
         None where one differs in none, or it is not known in which rows. Other leaves are equal.
         """
         leaves = self._moving
-        read = self._engine.slices.primed.keys()
+        slices = self._engine.slices
+        read = slices.primed.keys()
         found: list[tuple[int, bool, int, State, np.ndarray]] = []
         (leaf, *others) = leaves
         for state in reversed(self._store.states):

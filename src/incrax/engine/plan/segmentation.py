@@ -55,11 +55,7 @@ class Segmentation:
 
     def want(self, variables: Iterable[Var]) -> bool:
         """Add variables of the program to the wanted ones; whether any was new."""
-        new = [
-            var
-            for var in variables
-            if var not in self.wanted and var not in self.facts.derived.recipes
-        ]
+        new = [var for var in variables if var not in self.wanted and not self._is_derived(var)]
         if not new:
             return False
         wanted = {**self.wanted, **dict.fromkeys(new)}
@@ -82,9 +78,12 @@ class Segmentation:
         """Whether a group is still one; such groups keep their plans, even where a new value could
         serve them.
         """
-        return (
-            group[0] in self.facts.derived.recipes or self.groups.get(self._kind(group[0])) == group
-        )
+        var = group[0]
+        return self._is_derived(var) or self.groups.get(self._kind(var)) == group
+
+    def _is_derived(self, var: Var) -> bool:
+        derived = self.facts.derived
+        return var in derived.recipes
 
     def _kind(self, var: Var) -> Kind:
         values = self.row_values.get(var)
@@ -117,7 +116,7 @@ class Segmentation:
 
         def rank(group: Group) -> tuple[int, int]:
             var = group[0]
-            place = 2 if var in self.facts.derived.recipes else var not in self.row_values
+            place = 2 if self._is_derived(var) else var not in self.row_values
             return self.facts.mask(var).bit_count(), place
 
         return sorted(groups, key=rank)
@@ -128,7 +127,7 @@ class Segmentation:
         if found is None:
             facts = self.facts
             mask = facts.mask(group[0])
-            is_derived = group[0] in facts.derived.recipes
+            is_derived = self._is_derived(group[0])
             values = self.row_values.get(group[0])
 
             def is_below(var: Var) -> bool:
