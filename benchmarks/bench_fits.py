@@ -37,13 +37,13 @@ EQUAL = 1e-3
 
 
 class Compiled:
-    """The functions of a task by `jax.jit`, first argument free."""
+    """A form of a task's function by `jax.jit`, first argument free."""
 
-    def __init__(self, task: fit.Task, args: tuple[Any, ...]) -> None:
+    def __init__(self, task: fit.Task, fun: Callable[..., Any], args: tuple[Any, ...]) -> None:
         _, self._unravel = ravel_pytree(args[0])
         self._arguments, self._rest = task.prepared.flat.arguments, args[1:]
-        self._value, self._both = jax.jit(task.fun), jax.jit(jax.value_and_grad(task.fun))
-        flat = lambda x, *rest: task.fun(self._unravel(x), *rest)
+        self._value, self._both = jax.jit(fun), jax.jit(jax.value_and_grad(fun))
+        flat = lambda x, *rest: fun(self._unravel(x), *rest)
         self._hessian = jax.jit(jax.hessian(flat))
 
     def value(self, x: Any) -> float:
@@ -74,7 +74,7 @@ def tasks(
     ours = fit.make_task(fun, args)
     found = {OURS: ours}
     for name, form in {JIT: fun, **others}.items():
-        found[name] = ours._replace(flat=Compiled(ours._replace(fun=form), args), prepared=None)
+        found[name] = ours._replace(flat=Compiled(ours, form, args), prepared=None)
     return found
 
 

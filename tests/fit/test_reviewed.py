@@ -134,9 +134,12 @@ def test_numbers_out_of_range_are_refused_before_anything_is_evaluated(call):
         call()
 
 
-@pytest.mark.parametrize("options", [{"num_points": 0}, {"width": np.nan}])
-def test_a_grid_of_nothing_is_refused(options):
-    with pytest.raises(fit.MinimumError, match="it is no vector of finite numbers"):
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"num_points": 0}, "it has none"), ({"width": np.nan}, "it is no vector of finite numbers")],
+)
+def test_a_grid_of_nothing_is_refused(options, reason):
+    with pytest.raises(fit.MinimumError, match=reason):
         fit.profile(SQUARE, "a[0]", **options)
 
 
