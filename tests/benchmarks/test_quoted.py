@@ -70,9 +70,6 @@ QUOTED = {
     ("docs/when_not.md", "one mean at each call, value"): [
         ("exact", "value, one mean", 'jax.jit / policy="exact"')
     ],
-    ("docs/when_not.md", "two parameters, 1e4 rows"): [
-        ("algebra", "gaussian, both parameters, value+grad, 1e+04 rows", JIT)
-    ],
     ("docs/when_not.md", "parameters that change, data in `Rows`"): [
         ("rows", "move, 1,000,000 rows, value", JIT)
     ],
