@@ -33,8 +33,8 @@ from incrax.errors import BindError, BoundsError, ParameterTypeError
 from incrax.models.bounds import Box, bounds_from
 from incrax.models.names import elements_named, without_index
 
-Limits = Mapping[str, tuple[Any, Any]]
-"""Bounds as users give them, by name."""
+Limits = Mapping[str, tuple[Any, Any]] | Sequence[tuple[Any, Any]]
+"""Bounds as users give them: by name, or one pair for each element of an array."""
 
 NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""

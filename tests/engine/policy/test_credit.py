@@ -550,8 +550,12 @@ def weighed(monkeypatch):
     chooser.ledger.grant(0)
     chooser.ledger.credit_s = -1000.0
     chooser.ledger.weight = 1
+    chooser.ledger._waiting = 0
+    # What its calls found, and hope for, depends on the machine.
     for each in (*chooser.entries.values(), *chooser.accounts.families.values()):
-        each.due_at = math.inf  # what its calls found depends on the machine
+        each.due_at = math.inf
+    for each in chooser._all_entries():
+        each.recent = 0.0
     return chooser, max(chooser.entries.values(), key=lambda e: e.count)
 
 

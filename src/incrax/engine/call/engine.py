@@ -41,11 +41,13 @@ from incrax.engine.store.budget import Limits
 from incrax.engine.store.comparison import Comparison
 from incrax.engine.store.eviction import cheapest_first
 from incrax.engine.store.saved_values import (
+    ChangedRows,
     SavedValues,
     UnusableError,
     given_up,
 )
 from incrax.engine.store.store import (
+    Pairs,
     State,
     Store,
     is_any_deleted,
@@ -180,8 +182,13 @@ class Engine:
         if rows is not None:
             pairs = [*(pair for pair in pairs if pair[0] is not rows.base), (rows.base, rows.dirty)]
             dirty = rows.dirty
-        saved = SavedValues(self.chooser, self.comparison, pairs, dirty, values, rows)
-        return self._evaluate(saved, start_s)
+        return self._evaluate(self.saved(pairs, dirty, values, rows), start_s)
+
+    def saved(
+        self, pairs: Pairs, dirty: int, values: LeafValues, rows: ChangedRows | None = None
+    ) -> SavedValues:
+        """What the versions hold for a call: see `SavedValues`."""
+        return SavedValues(self.chooser, self.comparison, pairs, dirty, values, rows)
 
     def _unchanged(self, state: State, dirty: int) -> Results:
         self.stats.unchanged += 1
@@ -483,7 +490,7 @@ class Engine:
         self._note_compiled()
         full = self.layout.full
         entry = self.chooser.entry(full)
-        saved = SavedValues(self.chooser, self.comparison, [], full, first.values)
+        saved = self.saved([], full, first.values)
         state = self._new_version("whole", entry, saved, first.outputs)
         self.chooser.note_use(entry, "whole", None)
         self.store.commit(state, None)
@@ -577,9 +584,10 @@ class Engine:
 
         def run(values: LeafValues) -> Results:
             filled = self.stats.filled
-            saved = SavedValues(self.chooser, self.comparison, [], full, values)
-            candidate, results, _ = self.run("segments", entry, saved)
-            self.stats.filled = filled  # counters are those of calls
+            try:
+                candidate, results, _ = self.run("segments", entry, self.saved([], full, values))
+            finally:
+                self.stats.filled = filled  # counters are those of calls
             plan = self.plan_of(candidate, entry)
             return results if plan is None else plan.outputs_with(results, results)
 

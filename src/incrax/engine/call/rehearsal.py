@@ -20,7 +20,6 @@ from incrax.engine.inputs.leaves import LeafValues
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.plan.plan import Plan, plan_dirty
 from incrax.engine.policy.candidates import Candidate, Entry
-from incrax.engine.store.saved_values import SavedValues
 from incrax.engine.store.store import Pairs, is_any_deleted
 
 MAX_TRIES = 16
@@ -48,14 +47,7 @@ def _by_rows(engine: Engine, pairs: Pairs, values: LeafValues) -> CallRecord | N
     entry = None if rows is None else engine.slices.serving(rows.kind)
     if rows is None or entry is None or entry.program is None or entry.candidate != "slices":
         return None
-    saved = SavedValues(
-        engine.chooser,
-        engine.comparison,
-        [*pairs, (rows.base, rows.dirty)],
-        rows.dirty,
-        values,
-        rows,
-    )
+    saved = engine.saved([*pairs, (rows.base, rows.dirty)], rows.dirty, values, rows)
     candidate = "priming" if saved.for_rows(entry.program) is None else "slices"
     plan = engine.plan_of(candidate, entry)
     assert plan is not None
@@ -101,9 +93,7 @@ def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
         entry, plan = _first_use(engine, dirty)
     if plan is None:
         return CallRecord(dirty, "whole", entry)
-    joint, groups = SavedValues(engine.chooser, engine.comparison, pairs, dirty, ()).to_fill(
-        plan.loads
-    )
+    joint, groups = engine.saved(pairs, dirty, ()).to_fill(plan.loads)
     together = [] if joint is None else [joint]
     filled = [*(plan.saves for plan in together), *groups]
     plans = *together, *map(engine.segments.plan, groups)
@@ -147,7 +137,7 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
         engine.planner.plan(entry, is_asked=True)
     engine.store.expect(engine.chooser.savable)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
-    saved = SavedValues(engine.chooser, engine.comparison, pairs, dirty, values)
+    saved = engine.saved(pairs, dirty, values)
     for _ in range(MAX_TRIES):
         entry = engine.chooser.entry(dirty)
         jax.block_until_ready(engine.run(engine.choose(entry, saved), entry, saved)[1])
