@@ -182,7 +182,8 @@ class Engine:
         if rows is not None:
             pairs = [*(pair for pair in pairs if pair[0] is not rows.base), (rows.base, rows.dirty)]
             dirty = rows.dirty
-        return self._evaluate(self.saved(pairs, dirty, values, rows), start_s)
+        saved = self.saved(pairs, dirty, values, rows)
+        return self._evaluate(saved, start_s)
 
     def saved(
         self, pairs: Pairs, dirty: int, values: LeafValues, rows: ChangedRows | None = None
