@@ -1,16 +1,15 @@
 """Question: how long do real analyses take, by the tool of their field, by jax.jit, by incrax?
 
-The scripts of `examples/analyses`, and the example of the README: each form in fresh processes, by
-turns, from the first call to the last result, with compiling and all that is learned; forms that
-do not agree are an error. Of the model of NumPyro: the seconds for a thousand effective draws of
-the worst parameter. A script whose library is not installed is left out. No target: reported.
+The scripts of `examples/analyses`: each form in fresh processes, by turns, from the first call to
+the last result, with compiling and all that is learned; forms that do not agree are an error. Of
+the model of NumPyro: the seconds for a thousand effective draws of the worst parameter. A script
+whose library is not installed is left out. No target: reported.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -23,10 +22,10 @@ from harness import JIT, OURS, Line, Options
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 OWN = "its own tool"
-README = "README"
+QUICK = "pulsar_noise"
+"""Needs JAX alone."""
 
 ANALYSES = {
-    README: "its example, one of 2,000 groups moves, 5,000 gradients",
     "pyhf_workspace": "33 parameters: fit, scan of 21 points, 64 impacts",
     "tinygp_data": "700 points: 2,000 data sets at one kernel, then 120 noises",
     "diffrax_theory": "a stiff theory at 41 points, 16 nuisance parameters fitted at each",
@@ -38,7 +37,6 @@ ANALYSES = {
     "phylogeny_brca1": "55 mammals, 2,762 patterns: 32,400 steps over the branches",
 }
 """By script: what it does."""
-PRINTED = re.compile(r"^(.+): .*, ([\d.]+) s, compiling included$", re.MULTILINE)
 OTHER_FORMS = ("NUTS on our potential",)
 """Forms that say nothing of the home tool or of incrax alone."""
 
@@ -53,15 +51,6 @@ def output(command: Sequence[str]) -> str:
     if ended.returncode:
         raise RuntimeError(f"{command[0]}: {ended.stderr[-2000:]}")
     return ended.stdout
-
-
-def of_the_readme(rounds: int) -> dict[str, list[float]]:
-    """Seconds of each form, as the example prints them."""
-    found: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        for form, seconds in PRINTED.findall(output([str(EXAMPLES / "groups.py")])):
-            found.setdefault(form, []).append(float(seconds))
-    return found
 
 
 def of_an_analysis(name: str, rounds: int) -> dict[str, list[float]]:
@@ -88,15 +77,12 @@ def _seconds(run: Mapping[str, float]) -> float:
 
 
 def lines(options: Options) -> Iterator[Line]:
-    """A line for each script; in a quick run the first alone."""
+    """A line for each script; in a quick run one alone."""
     for name, words in ANALYSES.items():
         case = f"{name}: {words}"
-        if options.only not in case or (options.quick and name != README):
+        if options.only not in case or (options.quick and name != QUICK):
             continue
-        if name == README:
-            found = of_the_readme(options.rounds)
-        else:
-            found = of_an_analysis(name, options.rounds)
+        found = of_an_analysis(name, options.rounds)
         if found:
             timings = {form: harness.summary(seconds) for form, seconds in found.items()}
             yield harness.timing_line(case, timings)

@@ -99,6 +99,7 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("jobs", 5),
+    Benchmark("readme", 2),
     Benchmark(
         "analyses",
         15,
