@@ -132,8 +132,8 @@ def incremental(
             double precision by some 1e-12 of the result, or of the sum of its terms' sizes, at
             most; compared once with the direct form, and given up, with a line in the log, where
             the two do not agree.
-        calls: how many calls will be made, if known; what is compiled then need not be earned by
-            the calls before it.
+        calls: how many calls will be made, if known: a plan that pays over them is compiled at the
+            first call that it serves.
         changing: names of inputs, as `explain()` prints them, of which each will change alone
             ("theta[*]": each element), or tuples of names that will change together.
         tuning: how plans are chosen; see `Tuning`, where `calls` and `changing` are described.

@@ -242,7 +242,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
                 value without a hash.
 
         Cost: traces and plans once per signature; one evaluation. A step compares all inputs that
-            are not frozen, unless `changed=` says which changed. A derivative of a step computes anew what
+            are not frozen, unless `changed=` says which changed. A derivative of a step computes again what
             depends on the inputs that it is taken for; `incremental(jax.value_and_grad(f)).pure`
             saves partial derivatives as well. Under `vmap` both sides of a `cond` run, so that
             nothing is skipped.
@@ -281,9 +281,9 @@ class Incremental(WrapsFunction, Generic[P, R]):
             StepTypeError: rows of a number.
             NotCalledError: the function has effects or calls the host, or an input is mutable.
 
-        Cost: traces and plans once; one evaluation. `look` keeps a difference for each sum, which
-            is summed anew after as many as there are rows (at least 512), or where digits would be
-            lost; under `vmap` of all candidates or chains if of one.
+        Cost: traces and plans once; one evaluation. `look` keeps a difference for each sum. A sum is
+            computed from scratch after as many differences as there are rows (at least 512), or
+            where digits would be lost; under `vmap`, for all candidates or chains if for one.
 
         Example:
             >>> import incrax, jax, jax.numpy as jnp
@@ -404,9 +404,10 @@ class Incremental(WrapsFunction, Generic[P, R]):
     def expect(self, calls: int) -> None:
         """Say that so many more calls like those so far will come.
 
-        A plan that pays over them is compiled at once, rather than when calls so far have earned
-        it. It changes speed, never results. Samplers and scans say it of the functions that they
-        call; of a function that was not called yet, say it by `incremental(f, calls=...)`.
+        A plan that pays over them is compiled at the next call that it serves, rather than when the
+        calls so far would have repaid it. It changes speed, never results. Samplers and scans say
+        it of the functions that they call; of a function that was not called yet, say it by
+        `incremental(f, calls=...)`.
 
         Args:
             calls: how many, of the signature that was called last.

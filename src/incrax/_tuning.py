@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 Planner = Literal["cost", "minimal"]
 Policy = Literal["fast", "exact"]
@@ -41,15 +43,15 @@ class Tuning:
             values depend on change, and measures nothing.
         hot_after: how often a set of changed inputs must be seen before a plan of its own is
             compiled.
-        compile_s: seconds that planning and compiling may take at once (`"cost"` only), and beyond
-            them a fiftieth of the time spent in programs, or half of what was gained so far; past
-            that, what the calls so far would have gained must be worth it, so that a short job
-            never pays for what it hardly uses.
-        timed: let seconds that were measured decide at all; if not, nothing is calibrated, timed
-            or compiled on account of them, and the same calls are served alike on every machine.
-            Runs of several processes always go without.
+        compile_s: seconds that planning and compiling may take from the first calls on (`"cost"`
+            only), and beyond them 2 % of the time spent in programs, or half of what was gained so
+            far. A plan that does not fit into these is compiled when it would have repaid that over
+            the calls so far.
+        timed: whether measured seconds decide. If not, nothing is timed or compiled because of
+            them, and the same calls run the same programs on every machine. In runs of several
+            processes it is always off.
         calls: how many calls to expect in all, if known: a plan is compiled as soon as it pays over
-            as many of its kind, not when the calls so far have lost what it costs.
+            as many calls as it will serve, not when the calls so far would have repaid it.
         changing: names of inputs, as `explain()` prints them, of which each is expected to change
             alone, in as many calls as any other (a thousand where `calls` is not given); `*` stands
             for each ("theta[*]"), and several names in a tuple change together.
@@ -75,6 +77,9 @@ class Tuning:
     changing: Iterable[str | Iterable[str]] = ()
     remember: bool = True
     background: bool | None = None
+
+    __signature__: ClassVar[inspect.Signature]
+    """What `help` shows: that of `__init__`, not of `__new__`."""
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
         """Say of an option that went what to write."""
@@ -105,3 +110,6 @@ class Tuning:
                 f"`Tuning(compile_s=...)` got {self.compile_s}; it is a number of seconds, at "
                 "least 0."
             )
+
+
+Tuning.__signature__ = inspect.signature(functools.partial(Tuning.__init__, None))

@@ -208,10 +208,12 @@ class Explanation(Printable):
     Fields:
         is_dry_run: whether the call is one that was not made.
         changed: inputs that differ, and how that was found out.
-        served_by, why: "saved outputs", "plan", "segments", "slices", "priming" or "whole".
+        served_by, why: "saved outputs", "plan", "segments", "slices" (a program for a few rows),
+            "priming" (the whole function, which also saves what that reads) or "whole".
         ran: equations that ran, each with its source line.
         num_equations: of the whole function.
-        loaded, filled: saved values that were read, and that were computed anew, with their bytes.
+        loaded, filled: saved values that were read, and those that had to be computed first, with
+            their bytes.
         kept: of these, what the user named: (name, "loaded" or "filled").
         statistics: a line for each sum that came from statistics, or why none does any more.
         cost_ran, cost_avoided: FLOPs, transcendentals and bytes.

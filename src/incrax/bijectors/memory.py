@@ -27,6 +27,16 @@ from incrax.bijectors.snapshots import Snapshot
 class Origin:
     """How one array was made by one bijection. Of `memory_of`; to be read, not changed.
 
+    Fields:
+        bijection_ref: gives the bijection, held weakly.
+        snapshot: what the pass depended on.
+        direction: `"forward"` or `"inverse"`.
+        source: the input that the array was made from.
+        context_ref: gives the context, held weakly; None if there was none.
+        is_wide: whether numbers had 64 bits by default.
+        ladj: log|det J| of the pass at its input; None until it is computed.
+        kept: what the log-determinant can be computed from (what a conditioner gave), or None.
+
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions.transforms as transforms
         >>> from incrax import bijectors
@@ -38,21 +48,13 @@ class Origin:
     """
 
     bijection_ref: Callable[[], Any]
-    """Gives the bijection, held weakly."""
     snapshot: Snapshot
-    """What the pass depended on."""
     direction: str
-    """`"forward"` or `"inverse"`."""
     source: Any
-    """The input that the array was made from."""
     context_ref: Callable[[], Any] | None
-    """Gives the context, held weakly; None if there was none."""
     is_wide: bool
-    """Whether numbers had 64 bits by default."""
     ladj: Any = None
-    """log|det J| of the pass at its input; None until it is computed."""
     kept: Any = None
-    """What the log-determinant can be computed from (what a conditioner gave), or None."""
 
     @property
     def bijection(self) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from incrax import _jax
 from incrax._jax import is_known_with
@@ -63,7 +64,9 @@ class Remembered:
         """The bijection itself."""
         return self._bijection
 
-    def forward(self, x: Any, context: Any = None, *, requires_ladj: bool | None = None) -> Any:
+    def forward(
+        self, x: ArrayLike, context: Any = None, *, requires_ladj: bool | None = None
+    ) -> jax.Array:
         """The output y of an input x; the remembered one, if x is an output of `inverse`.
 
         Args:
@@ -77,28 +80,34 @@ class Remembered:
         """
         return self._pass("forward", x, context, requires_ladj).output
 
-    def inverse(self, y: Any, context: Any = None, *, requires_ladj: bool | None = None) -> Any:
+    def inverse(
+        self, y: ArrayLike, context: Any = None, *, requires_ladj: bool | None = None
+    ) -> jax.Array:
         """The input x of an output y; the remembered one, if y is an output of `forward`.
 
         Arguments as of `forward`.
         """
         return self._pass("inverse", y, context, requires_ladj).output
 
-    def transform(self, x: Any, condition: Any = None) -> Any:
+    def transform(self, x: ArrayLike, condition: Any = None) -> jax.Array:
         """As `forward`; FlowJAX's name."""
         return self.forward(x, condition)
 
-    def transform_and_log_det(self, x: Any, condition: Any = None) -> tuple[Any, Any]:
+    def transform_and_log_det(
+        self, x: ArrayLike, condition: Any = None
+    ) -> tuple[jax.Array, jax.Array]:
         """Output y and log|det dy/dx|, remembered where they are. FlowJAX's name."""
         found = self._pass("forward", x, condition, True, is_wanted=True)
         return found.output, found.ladj
 
-    def inverse_and_log_det(self, y: Any, condition: Any = None) -> tuple[Any, Any]:
+    def inverse_and_log_det(
+        self, y: ArrayLike, condition: Any = None
+    ) -> tuple[jax.Array, jax.Array]:
         """Input x and log|det dx/dy|, remembered where they are. FlowJAX's name."""
         found = self._pass("inverse", y, condition, True, is_wanted=True)
         return found.output, found.ladj
 
-    def log_abs_det_jacobian(self, x: Any, y: Any, context: Any = None) -> Any:
+    def log_abs_det_jacobian(self, x: ArrayLike, y: ArrayLike, context: Any = None) -> jax.Array:
         """log|det dy/dx| at x, where y is the output of x.
 
         The remembered one if y was made from this very x, or x from this very y, by this bijection

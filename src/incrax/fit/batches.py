@@ -33,6 +33,16 @@ LEAST_FOR_FEW = 0.3
 class StepState(NamedTuple):
     """What one step leaves to the next. A pytree of scalars.
 
+    Fields:
+        damping: in units of the mean square of the k singular values of J.
+        growth: by what a refused step multiplies the damping.
+        cost: half the mean square of the residuals of the last batch, at the parameters that the
+            step returned.
+        is_taken: whether the last step lowered the cost of its batch; if not, the parameters are as
+            before.
+        num_steps: calls so far.
+        num_taken: those that lowered the cost of their batch.
+
     Example:
         >>> import jax.numpy as jnp
         >>> from incrax import fit
@@ -43,19 +53,11 @@ class StepState(NamedTuple):
     """
 
     damping: Any
-    """In units of the mean square of the k singular values of J."""
     growth: Any
-    """By what a refused step multiplies the damping."""
     cost: Any
-    """Half the mean square of the residuals of the last batch, at the parameters that the step
-    returned.
-    """
     is_taken: Any
-    """Whether the last step lowered the cost of its batch; if not, the parameters are as before."""
     num_steps: Any
-    """Calls so far."""
     num_taken: Any
-    """Those that lowered the cost of their batch."""
 
 
 class LeastSquaresSteps:

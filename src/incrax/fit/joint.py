@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from incrax import Bound, incremental
 from incrax._messages import listed, wrong_option
@@ -29,6 +30,10 @@ from incrax.models.roles import STATE
 class Constraint(NamedTuple):
     """A term of the negative log-likelihood in some inputs: `term` of their values, by name.
 
+    Fields:
+        names: names of inputs.
+        term: what it adds, a function of their values in this order.
+
     Example:
         >>> import incrax
         >>> from incrax import fit
@@ -40,12 +45,12 @@ class Constraint(NamedTuple):
     """
 
     names: tuple[str, ...]
-    """Of the inputs."""
     term: Callable[..., Any]
-    """What it adds, a function of their values in this order."""
 
 
-def gaussian_constraint(name: str | Sequence[str], value: Any, sigma: Any) -> Constraint:
+def gaussian_constraint(
+    name: str | Sequence[str], value: ArrayLike, sigma: ArrayLike
+) -> Constraint:
     """What an outside measurement says of parameters: half the squared distance in units of its
     errors.
 
@@ -55,6 +60,9 @@ def gaussian_constraint(name: str | Sequence[str], value: Any, sigma: Any) -> Co
             order.
         sigma: its standard error, broadcast to the shape; of values that are correlated write the
             `Constraint` yourself.
+
+    Returns:
+        A term for `constrained` or `simultaneous`.
 
     Raises:
         BindError: errors are not positive, or do not fit.
@@ -102,9 +110,14 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
         *constraints: of `gaussian_constraint`, or `Constraint(names, term)` with any function of
             the named inputs.
 
+    Returns:
+        A model with values of its own.
+
     Raises:
         UnknownInputError: a constraint names nothing.
         BindError: the model has state.
+
+    Cost: the terms are evaluated where their inputs change, and the model where its inputs do.
 
     Example:
         >>> import incrax
@@ -330,6 +343,9 @@ def negative(model: Bound) -> Bound:
 
     Args:
         model: whose value is a scalar. It stays as it is.
+
+    Returns:
+        A model with the same inputs, and values of its own.
 
     Raises:
         BindError: the model has state.

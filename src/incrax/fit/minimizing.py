@@ -93,8 +93,8 @@ def minimize(
             `max_steps`.
 
     Returns:
-        Parameters, how the search ended, counters; errors, intervals, tables, plots and JSON on
-        demand; see `FitResult`. A search that fails says so by its `status`, never by an error.
+        Parameters, how the search ended, counters; errors, intervals, tables and plots when they
+        are asked for; see `FitResult`. A search that fails says so by its `status`, never by an error.
 
     Raises:
         SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that

@@ -101,6 +101,22 @@ def part_named(name: str, names: Sequence[str]) -> tuple[str, list[int]]:
 class Status(enum.Enum):
     """How a search ended.
 
+    Fields:
+        CONVERGED: every element's undamped step is below the tolerance times its value, or times
+            its standard error. Of a minimiser: it says so, and the gradient leaves at most a
+            hundredth of the error definition to gain.
+        AT_PRECISION: what is left to gain is below the rounding errors of the cost; nothing better
+            can be had in this precision.
+        SINGULAR: a minimum, but the data do not determine all parameters: the Jacobian has not full
+            rank there.
+        UNDERDETERMINED: the same, because there are fewer residuals than parameters.
+        STALLED: no step lowers the cost and the cost is not at its rounding errors: a function that
+            jumps, a wrong derivative. Of a minimiser: it gave up, or its gradient contradicts what
+            it says of itself.
+        MAX_STEPS: the limit of steps or calls was reached, or a callback ended the search.
+        NOT_FINITE: a value, residual or derivative is NaN or infinite at the start, or at a point
+            that was taken.
+
     Example:
         >>> from incrax import fit
         >>> fit.Status.CONVERGED.is_converged, fit.Status.MAX_STEPS.is_converged
@@ -108,33 +124,12 @@ class Status(enum.Enum):
     """
 
     CONVERGED = "converged"
-    """Every element's undamped step is below the tolerance times its value, or times its standard
-    error.
-
-    Of a minimiser: it says so, and the gradient leaves at most a hundredth of the error definition
-    to gain.
-    """
     AT_PRECISION = "converged to rounding errors"
-    """What is left to gain is below the rounding errors of the cost; nothing better can be had in
-    this precision.
-    """
     SINGULAR = "converged, not determined"
-    """A minimum, but the data do not determine all parameters: the Jacobian has not full rank
-    there.
-    """
     UNDERDETERMINED = "converged, fewer residuals than parameters"
-    """A point of least squares among many."""
     STALLED = "stalled"
-    """No step lowers the cost and the cost is not at its rounding errors: a function that jumps, a
-    wrong derivative.
-
-    Of a minimiser: it gave up, or its gradient contradicts what it says of itself.
-    """
     MAX_STEPS = "step limit reached"
     NOT_FINITE = "not finite"
-    """A value, residual or derivative is NaN or infinite at the start, or at a point that was
-    taken.
-    """
 
     @property
     def is_converged(self) -> bool:
@@ -175,6 +170,26 @@ class FitResult(Printable):
     squares are those of the cost, `value`. `result["mu"]` is the value of a free element, or the
     array of those of a part, by name or the end of it, and `result.error("mu")` its error.
 
+    Fields:
+        status: how the search ended.
+        method: the name of the method.
+        message: what the method said, and which test failed.
+        value: the function at the end; of least squares half the sum of squares under the loss.
+        values: the free elements at the end, shape (n,).
+        names: names of the free elements, in the order of `values` and `covariance`.
+        bounds: lower and upper bounds, shape (n,) each; infinite where there is none.
+        errordef: how far the function rises at one standard error: 0.5 for a negative
+            log-likelihood, 1 for chi squared; of least squares half the residual variance, or 0.5
+            if `is_absolute`.
+        counts: evaluations during the search of a minimiser.
+        work: what saved values avoided in the search.
+        num_steps: steps by the method's own count.
+        intervals: what `minos` found so far, by name or the end of one.
+        num_jacobians: of least squares: evaluations of the Jacobian.
+        num_residuals: of least squares: evaluations of the residuals for steps that were tried.
+        num_dof: of least squares, degrees of freedom: residuals less the rank of their Jacobian.
+        is_absolute: whether the covariance is not scaled by the residual variance.
+
     Example:
         >>> from incrax import fit
         >>> result = fit.minimize(lambda p: (p["a"] - 1.0) ** 2 + p["b"] ** 2, {"a": 0.0, "b": 3.0})
@@ -187,43 +202,24 @@ class FitResult(Printable):
     """
 
     status: Status
-    """How the search ended."""
     method: str
-    """Its name."""
     message: str
-    """The method's own account."""
     value: float
-    """Of the function at the end; of least squares half the sum of squares under the loss.
-    """
     values: np.ndarray
-    """Of the free elements, shape (n,)."""
     names: tuple[str, ...]
-    """Of the free elements, in the order of `values` and `covariance`."""
     bounds: Box
-    """Lower and upper bound of each, shape (n,); infinite where there is none."""
     errordef: float
-    """How far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for
-    chi squared; of least squares half the residual variance, or 0.5 if `is_absolute`.
-    """
     _problem: Problem
     _make_task: Callable[[], Task]
     """What was minimised; the cost of least squares is a function only when one asks for it."""
     counts: Counts = Counts()
-    """Evaluations during the search of a minimiser."""
     work: Work = Work(0, 0)
-    """What saved values avoided in the search."""
     num_steps: int | None = None
-    """Steps by the method's own count."""
     intervals: dict[str, Interval] = field(default_factory=Intervals)
-    """By name or the end of it, those that `minos` found so far."""
     num_jacobians: int | None = None
-    """Of least squares: evaluations of the Jacobian."""
     num_residuals: int | None = None
-    """Of least squares: evaluations of the residuals for steps that were tried."""
     num_dof: int | None = None
-    """Of least squares, degrees of freedom: residuals less the rank of their Jacobian."""
     is_absolute: bool = True
-    """Whether the covariance is not scaled by the residual variance."""
     _edm: float = np.nan
     _linear: LinearModel | None = field(default=None, repr=False)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from incrax import Bound
 from incrax._forecast import Forecast
@@ -43,6 +44,21 @@ class Scan(Printable):
 
     A contour has no grid: `grids` is empty, and so are `values`, `free` and `is_converged`.
 
+    Fields:
+        axes: names of the elements, one or two.
+        names: names of all n free elements, in the order of `free`.
+        minimum: the function where the scan started.
+        errordef: how far the function rises at one standard error.
+        counts: evaluations on the way.
+        work: what saved values avoided.
+        grids: values of the elements: shape (k,), or shapes (k,) and (l,).
+        values: the function, minimised over the other elements, shape (k,) or (k, l).
+        free: all elements at each point, shape (k, n) or (k, l, n).
+        is_converged: whether the minimum over the others was found, in the shape of `values`.
+        cl: the confidence level of a contour.
+        level: how far above the minimum the function is on a contour.
+        points: those of a contour, in order, shape (m, 2); the last one is the first.
+
     Example:
         >>> import numpy as np
         >>> from incrax import fit
@@ -53,31 +69,18 @@ class Scan(Printable):
     """
 
     axes: tuple[str, ...]
-    """Names of the elements, one or two."""
     names: tuple[str, ...]
-    """Of all n free elements, in the order of `free`."""
     minimum: float
-    """Of the function, where the scan started."""
     errordef: float
-    """How far the function rises at one standard error."""
     counts: Counts
-    """Evaluations on the way."""
     work: Work
-    """What saved values avoided."""
     grids: tuple[np.ndarray, ...] = ()
-    """Values of the elements: shape (k,), or shapes (k,) and (l,)."""
     values: np.ndarray = field(default_factory=_nothing)
-    """Of the function, minimised over the others or not, shape (k,) or (k, l)."""
     free: np.ndarray = field(default_factory=_nothing)
-    """All elements at each point, shape (k, n) or (k, l, n)."""
     is_converged: np.ndarray = field(default_factory=_nothing)
-    """Whether the minimum over the others was found, in the shape of `values`."""
     cl: float | None = None
-    """Of a contour: the confidence level."""
     level: float | None = None
-    """Of a contour: how far the function has risen above the minimum on it."""
     points: np.ndarray = field(default_factory=_nothing)
-    """Of a contour, in order, the last one the first, shape (m, 2)."""
 
     @property
     def grid(self) -> np.ndarray:
@@ -170,7 +173,7 @@ def profile(
     result: FitResult | Bound | tuple[Any, ...],
     name: str,
     *,
-    grid: Any = None,
+    grid: ArrayLike | None = None,
     num_points: int = 30,
     width: float = 2.0,
     tolerance: float = TOLERANCE,
@@ -219,7 +222,7 @@ def scan2d(
     first: str,
     second: str,
     *,
-    grids: tuple[Any, Any] | None = None,
+    grids: tuple[ArrayLike, ArrayLike] | None = None,
     num_points: int | tuple[int, int] = 20,
     width: float = 3.0,
     tolerance: float = TOLERANCE,
@@ -343,6 +346,22 @@ class Impacts(Printable):
     Made by `impacts`. NaN where there is none: of a parameter that a bound holds, or that the data
     do not determine; those are the last.
 
+    Fields:
+        poi: name of the parameter of interest.
+        value: the parameter of interest at the minimum, which is found once more with `tolerance`.
+        error: its standard error.
+        names: names of the nuisance parameters.
+        values: the nuisance parameters at the minimum, shape (k,).
+        errors: their errors after the fit, below and above, shape (k, 2), both positive: those of
+            MINOS where the result has them, else standard errors.
+        held: where they were held, shape (k, 2): value less and plus error, within their bounds.
+        shifts: by how much the parameter of interest moves, shape (k, 2).
+        is_converged: whether the minimum over all others was found, shape (k, 2).
+        centres: centres of their constraints, shape (k,); NaN where none was given.
+        widths: standard errors of their constraints, shape (k,); NaN where none was given.
+        counts: evaluations on the way.
+        work: what saved values avoided.
+
     Example:
         >>> from incrax import fit
         >>> nll = lambda p: 0.5 * ((p["mu"] + p["nu"] - 1.0) ** 2 + p["nu"] ** 2)
@@ -352,33 +371,18 @@ class Impacts(Printable):
     """
 
     poi: str
-    """Name of the parameter of interest."""
     value: float
-    """Of the parameter of interest, at the minimum, which is found anew with the tolerance."""
     error: float
-    """Its standard error."""
     names: tuple[str, ...]
-    """Of the nuisance parameters."""
     values: np.ndarray
-    """Of the nuisance parameters, at the minimum, shape (k,)."""
     errors: np.ndarray
-    """Their errors after the fit, below and above, shape (k, 2), both positive: those of MINOS
-    where the result has them, else standard errors.
-    """
     held: np.ndarray
-    """Where they were held, shape (k, 2): value less and plus error, within their bounds."""
     shifts: np.ndarray
-    """By how much the parameter of interest moves, shape (k, 2)."""
     is_converged: np.ndarray
-    """Whether the minimum over all others was found, shape (k, 2)."""
     centres: np.ndarray
-    """Of their constraints, shape (k,); NaN where none was given."""
     widths: np.ndarray
-    """Standard errors of their constraints, shape (k,); NaN where none was given."""
     counts: Counts
-    """Evaluations on the way."""
     work: Work
-    """What saved values avoided."""
 
     @property
     def sizes(self) -> np.ndarray:

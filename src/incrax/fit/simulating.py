@@ -27,6 +27,14 @@ HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width"
 class Toys(Printable):
     """Fits of k data sets with n free elements. Made by `toys`.
 
+    Fields:
+        names: names of the n free elements.
+        values: the free elements at the minima, shape (k, n).
+        errors: standard errors, shape (k, n).
+        minima: the function at the minima, shape (k,).
+        is_converged: whether a minimum was found, shape (k,).
+        start: where each search started: usually the truth, shape (n,).
+
     Example:
         >>> import incrax, numpy as np
         >>> from incrax import fit
@@ -37,17 +45,11 @@ class Toys(Printable):
     """
 
     names: tuple[str, ...]
-    """Of the n free elements."""
     values: np.ndarray
-    """Of the free elements at the minima, shape (k, n)."""
     errors: np.ndarray
-    """Standard errors, shape (k, n)."""
     minima: np.ndarray
-    """Of the function, shape (k,)."""
     is_converged: np.ndarray
-    """Whether a minimum was found, shape (k,)."""
     start: np.ndarray
-    """Where each search started: usually the truth, shape (n,)."""
 
     def pulls(self) -> np.ndarray:
         """(value - start) / error of the fits that converged, a row each."""
@@ -126,13 +128,16 @@ def toys(
         progress: whether more than two seconds show their progress on a terminal.
         **options: of `minimize`.
 
+    Returns:
+        Values and errors of shape (data sets, free elements), pulls, a table and a plot; see `Toys`.
+
     Raises:
         UnknownInputError: a data set names nothing.
         InputValueError: a value does not fit its input.
         BindError: nothing is trainable, or there is no data set.
 
     Cost: one fit per data set. Data of equal shapes are served by the programs of the first;
-        another shape is traced anew (`Rows` and `Padded` keep one program for many lengths).
+        another shape is traced again (`Rows` and `Padded` keep one program for many lengths).
 
     Example:
         >>> import incrax, numpy as np

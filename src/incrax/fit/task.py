@@ -31,6 +31,12 @@ class Task(NamedTuple):
     """A scalar function of pytrees, where its search starts, in which bounds, and its
     evaluation.
 
+    Fields:
+        problem: the function, start, bounds, and the way between pytrees and vectors.
+        flat: of a float64 vector of shape (n,): methods `value(x)`, `value_and_gradient(x)`,
+            `hessian(x)`, `hvp(x, v)`, as of `Prepared.flat`.
+        prepared: whose counters tell of the work avoided; None for other evaluations.
+
     Example:
         >>> from incrax import fit
         >>> task = fit.make_task(lambda p: (p["a"] - 1.0) ** 2, ({"a": 3.0},))
@@ -39,13 +45,8 @@ class Task(NamedTuple):
     """
 
     problem: Problem
-    """The function, start, bounds, and the way between pytrees and vectors."""
     flat: Any
-    """Of a float64 vector of shape (n,): methods `value(x)`, `value_and_gradient(x)`,
-    `hessian(x)`, `hvp(x, v)`, as of `Prepared.flat`.
-    """
     prepared: Prepared | None = None
-    """Whose counters tell of the work avoided; None for other evaluations."""
 
     @property
     def fun(self) -> Callable[..., Any]:
@@ -93,6 +94,15 @@ class Task(NamedTuple):
 
 def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = None) -> Task:
     """What `minimize(fun, *args, wrt=, bounds=)` minimises; a `Task` is itself.
+
+    Args:
+        fun: function or bound model, as for `minimize`.
+        args: the function's arguments at the start of the search.
+        wrt: what is free, as for `minimize`.
+        bounds: as for `minimize`.
+
+    Returns:
+        The function of one vector of float64, its start, bounds and names.
 
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.

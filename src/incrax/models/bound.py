@@ -404,7 +404,7 @@ class Bound(Printable):
             InputValueError: a leaf would lie outside of its bounds.
 
         Cost: nothing is traced or compiled for what was free when a derivative was evaluated
-            before. By what was not, derivatives are traced anew, once.
+            before. By what was not, derivatives are traced once more.
         """
         self._set_roles(names, TRAINABLE)
 
@@ -417,7 +417,7 @@ class Bound(Printable):
             BindError: the role does not exist, or a leaf cannot have it.
             InputValueError: a leaf would lie outside of its bounds.
 
-        Cost: derivatives by other leaves than before are traced anew: what is `"fixed"` is left out
+        Cost: derivatives by other leaves than before are traced again: what is `"fixed"` is left out
             of them, which saves its part of every later one. `fix` and `free` trace nothing.
         """
         self._set_roles([name], role)

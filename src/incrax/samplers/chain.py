@@ -81,6 +81,15 @@ class Job(NamedTuple):
 class Chain(Printable):
     """Samples, one a sweep; of several chains, if there are.
 
+    Fields:
+        samples: n elements after each sweep, shape (sweeps, n); of several chains (chains, sweeps, n).
+        names: names of the n elements.
+        log_densities: the log-density of each sample, shape (sweeps,), or (chains, sweeps).
+        acceptance: the share of accepted steps of each block, by its first name; of a `Categorical`
+            the share of draws that changed something. Sweeps of the warm-up do not count.
+        num_evaluations: evaluations of the log-density or its gradient, all chains and the warm-up included.
+        why_on_host: why sweeps ran one call after another in Python; None: they were compiled.
+
     Example:
         >>> from incrax import samplers
         >>> log_density = lambda p: -0.5 * p["mu"] ** 2
@@ -90,20 +99,12 @@ class Chain(Printable):
     """
 
     samples: np.ndarray
-    """Shape (sweeps, n); of several chains (chains, sweeps, n)."""
     names: tuple[str, ...]
-    """Of the n elements."""
     log_densities: np.ndarray
-    """Shape (sweeps,), or (chains, sweeps)."""
     acceptance: Mapping[str, float]
-    """The share of accepted steps of each block, by its first name; of a `Categorical` the share of
-    draws that changed something. Sweeps of the warm-up do not count.
-    """
     num_evaluations: int
-    """Of log-densities or gradients, all chains and the warm-up included."""
     _density: Density = field(repr=False, compare=False)
     why_on_host: str | None = None
-    """Why sweeps ran one call after another in Python; None: they were compiled."""
 
     def tree(self) -> Any:
         """The samples in the shape of what is sampled, each leaf of shape (sweeps, *shape), or

@@ -201,7 +201,7 @@ def _replaced(leaves: Sequence[Any], others: Mapping[int, Any]) -> tuple[Any, ..
 
 def logdensity(
     log_density: Callable[..., Any], *args: Any, wrt: Any = None
-) -> Callable[[Any], Any]:
+) -> Callable[[Any], jax.Array]:
     """A log-density of what is sampled alone, for compiled loops: `logdensity_fn` of BlackJAX.
 
     Promise: `logdensity(f, params, *data)(p)` equals `f(p, *data)`, and so do its derivatives of
@@ -239,7 +239,7 @@ def logdensity(
 
 def numpyro_potential(
     log_density: Callable[..., Any], *args: Any, wrt: Any = None
-) -> Callable[[Any], Any]:
+) -> Callable[[Any], jax.Array]:
     """The potential energy of NumPyro, minus the log-density: `NUTS(potential_fn=...)`,
     `HMC(potential_fn=...)`.
 

@@ -26,7 +26,7 @@ from incrax.samplers.updates import Categorical, Walk
 
 
 def from_numpyro(
-    model: Callable[..., Any], *args: Any, key: Any = 0, **kwargs: Any
+    model: Callable[..., Any], *args: Any, key: jax.Array | int = 0, **kwargs: Any
 ) -> NumPyroModel:
     """A NumPyro model as it is, for `gibbs` and the other samplers here.
 

@@ -50,8 +50,8 @@ take less than compiling.
 def gibbs(
     log_density: Callable[..., Any],
     *args: Any,
-    updates: Mapping[Any, Any] | None = None,
-    key: Any,
+    updates: Mapping[Any, Walk | Hamiltonian | Kernel | Categorical] | None = None,
+    key: jax.Array | int,
     num_sweeps: int,
     num_warmup: int | None = None,
     chains: int | None = None,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from incrax._messages import listed
 from incrax.errors import ProposalError
@@ -91,7 +92,7 @@ class Walk:
         (10, 1)
     """
 
-    width: Any = None
+    width: ArrayLike | None = None
     times: int = 1
 
     def check(self, names: Sequence[str]) -> None:
@@ -121,7 +122,7 @@ class Hamiltonian:
 
     step_size: float | None = None
     num_steps: int = 10
-    width: Any = 1.0
+    width: ArrayLike = 1.0
 
     def check(self, names: Sequence[str]) -> None:
         """Raise where a number is out of range, or does not fit a block of these elements."""
@@ -158,7 +159,7 @@ class Categorical:
         (10, 20)
     """
 
-    values: Any
+    values: ArrayLike
     random_walk: bool = False
     modified: bool = False
 
@@ -198,7 +199,7 @@ class Kernel:
 
     Cost: of a step that of the kernel, of which each evaluation reads what its block or row
         reaches, and one evaluation more; `Chain.num_evaluations` counts one. Rows that do not
-        interact move at once. Sweeps are compiled anew for each `make`: define it once.
+        interact move at once. Sweeps are compiled once for each `make`: define it once.
 
     Example:
         >>> import blackjax, jax.numpy as jnp, numpy as np

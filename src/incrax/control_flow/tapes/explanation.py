@@ -21,6 +21,11 @@ class TapeExplanation(Printable):
     """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it
     to programs.
 
+    Fields:
+        stats: the counters of `TapeStats`.
+        paths: each recorded path: types, hits, misses, seconds of recording and compiling, guards.
+        guards: each place where Python asked, and the outcomes that it got there.
+
     Example:
         >>> import incrax
         >>> f = incrax.guarded(lambda x: x if x > 0 else -x)
@@ -30,11 +35,8 @@ class TapeExplanation(Printable):
     """
 
     stats: dict[str, int]
-    """The counters of `TapeStats`."""
     paths: tuple[dict[str, Any], ...]
-    """Each recorded path: types, hits, misses, seconds of recording and compiling, guards."""
     guards: tuple[dict[str, Any], ...]
-    """Each place where Python asked, and the outcomes that it got there."""
 
     def as_dict(self) -> dict[str, Any]:
         """Counters, paths and guards."""
@@ -120,6 +122,10 @@ def _described(tape: Tape, path: Any) -> dict[str, Any]:
 class TapeReport(Printable):
     """Branches that depend on values, which a compiled program would freeze; true if there are none.
 
+    Fields:
+        branches: branches that depend on values, with file, line and expression.
+        mutable: captured objects that can change in place.
+
     Example:
         >>> import incrax
         >>> bool(incrax.check_tape(lambda x: x if x > 0 else -x, 1.0)), bool(incrax.check_tape(abs, 1.0))
@@ -127,9 +133,7 @@ class TapeReport(Printable):
     """
 
     branches: tuple[Guard, ...]
-    """Branches that depend on values, with file, line and expression."""
     mutable: tuple[str, ...]
-    """Captured objects that can change in place."""
 
     def __bool__(self) -> bool:
         return not self.branches

@@ -80,7 +80,7 @@ def hold(
         wrt: what to differentiate by, of the encoder's arguments; see `vjp`. None: the parameters.
             Names are the encoder's.
         chunk_rows: rows that are encoded at once; None: all. Bounds the memory of a pass: of chunks,
-            the backward pass computes anew what lies between rows and representations.
+            the backward pass computes again what lies between rows and representations.
 
     Returns:
         A `Held`: call it with parameters and rows, or make a gradient over all batches of an epoch
