@@ -110,11 +110,11 @@ summary](performance.md) has the most telling of them, and plots.
 Again on your machine:
 
     pip install -e .
-    python -m benchmarks --list                       # what there is, what each needs, how long it takes
-    python -m benchmarks --run mixture                # one benchmark; `all` takes more than an hour
+    python -m benchmarks --list           # what there is, what each needs, how long it takes
+    python -m benchmarks --run mixture    # one benchmark; `all` takes more than an hour
     python -m benchmarks --run mixture --only "value, one yield"
     python -m benchmarks --compare benchmarks/results/A.json benchmarks/results/B.json
-    python -m benchmarks --page                       # both pages, from the results
+    python -m benchmarks --page           # both pages, from the results
 """
 
 OTHERS = """\
