@@ -1,6 +1,6 @@
 // Inputs against groups of equations.
 
-const MAX_COLUMNS = 10;
+const MAX_COLUMNS = 6;
 const MAX_ROWS = 80;
 
 function showChange(found) {
