@@ -178,7 +178,7 @@ def single_sites(size: int) -> Job:
 
 
 def single_sites_of_many(size: int) -> Job:
-    """The same with ten times the rows: what a row costs is known before the job is over."""
+    """The same with ten times the rows."""
     return single_sites(size)._replace(least=5.0, least_again=5.0)
 
 

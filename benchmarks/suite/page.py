@@ -4,6 +4,7 @@ results give the same bytes.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -256,8 +257,26 @@ def _jobs(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
     return (
         "## Whole jobs\n\nEach job runs in fresh processes; *next process* finds what the first one "
         "learned. Orange jobs end later than with `jax.jit`.\n\n"
-        f"{_plot(files, 'jobs', drawn, shown)}"
+        f"{_plot(files, 'jobs', drawn, shown)}\n{_in_words([line.case for _, line in jobs.lines])}"
     )
+
+
+def _in_words(cases: Iterable[str]) -> str:
+    """What each job does: the docstring of its problem, parsed, so that this page needs no JAX."""
+    text = (catalogue.FOLDER / "problems" / "jobs.py").read_text(encoding="utf-8")
+    body = ast.parse(text).body
+    docs = {
+        each.name: " ".join((ast.get_docstring(each) or "").split())
+        for each in body
+        if isinstance(each, ast.FunctionDef)
+    }
+    (jobs,) = [each.value for each in body if isinstance(each, ast.AnnAssign)]
+    words = {
+        name.value: docs[entry.elts[0].id]
+        for name, entry in zip(jobs.keys, jobs.values, strict=True)
+    }
+    rows = [[case, words[case]] for case in cases if case in words]
+    return _markdown([["job", "what it does"], *rows]) if rows else ""
 
 
 def _against_one(label: str, ratio: float) -> plots.Bar:

@@ -115,7 +115,7 @@ def summary(files):
 
 
 def test_the_summary_has_whole_jobs_first_then_calls(summary):
-    rows = [row for row in summary.splitlines() if row.startswith(("| job", "| call"))]
+    rows = [row for row in summary.splitlines() if row.startswith(("| job:", "| call:"))]
     assert [row.partition(":")[0] for row in rows] == ["| job", "| job", "| call"]
     assert rows[0].endswith("| 3 ms | 1 ms | **3x** | **6x** |")
     assert rows[1].endswith("| 500 µs | 1 ms | 0.5x |  |")
@@ -135,6 +135,12 @@ def test_every_row_and_call_of_the_summary_is_a_line_of_a_result_that_is_kept():
     lines = (*page.ROWS, *page.CALLS)
     named = [(name, case) for name, case, _ in lines if name in kept]  # else not measured yet
     assert [each for each in named if page._line(kept, *each) is None] == []
+
+
+def test_the_summary_says_what_each_job_does(summary):
+    assert "| slow theory | 40 points of a theory that takes 12 ms, and at each" in summary
+    assert "| small function | 5,000 calls" in summary
+    assert "| pruning |" not in summary
 
 
 def test_every_line_has_its_figures_its_target_and_its_verdict(text):
