@@ -171,7 +171,7 @@ def test_docstrings_have_the_sections_that_the_site_knows():
 
 IN_HOUSE = re.compile(
     r"(?<![Tt]he )\brests?\b|\bon trust\b|\bas there\b(?! (are|is))|\bLaw\b"
-    r"|\b(is|are|was|were|be) told\b|\bheeds?\b|\braced\b|\bstands? under\b|\bdirty\b"
+    r"|\b(is|are|was|were|be) told\b|\banew\b|\bkinds? of change\b|\bheeds?\b|\braced\b|\bstands? under\b|\bdirty\b"
 )
 """Words that only those who wrote the code understand at once."""
 USER_PAGES = [
