@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 from collections.abc import Iterable
@@ -112,4 +111,4 @@ class Tuning:
             )
 
 
-Tuning.__signature__ = inspect.signature(functools.partial(Tuning.__init__, None))
+Tuning.__signature__ = inspect.signature(Tuning.__init__.__get__(object()))
