@@ -537,6 +537,11 @@ def halves(x, scale):
     return jnp.sum(jnp.sum(second, axis=1) * beside) + jnp.sum(both[: NUM // 3] ** 3)
 
 
+def signs(x, scale):
+    """A result of weak type: it is made of Python's numbers alone."""
+    return jnp.where(x * scale > 0, 1.0, -1.0), jnp.sum(jnp.tanh(x * scale))
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -557,6 +562,7 @@ _WAVES = THETA + 3.0, np.full(NUM, 0.1)
 
 CASES = {
     "groups": Case(groups, _PAIR),
+    "signs": Case(signs, (THETA, 0.7)),
     "halves": Case(halves, (Y[:, :2], 0.7)),
     "halves, gradient": Case(with_gradient(halves, 0, 1), (Y[:, :2], 0.7)),
     "cut twice": Case(cut_twice, (WAVY, 0.7)),

@@ -188,7 +188,7 @@ def _run(
         results.update(slicer.saves)
         if slicer.guards:
             results[guard] = functools.reduce(lax.bitwise_and, slicer.guards)
-        return list(results.values())
+        return [_jax.typed_as(value, var.aval) for var, value in results.items()]
 
     inputs = [*known, *names.values(), numbers]
     body = _jax.trace_body(fun, *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in inputs))

@@ -221,9 +221,7 @@ class _Apart:
     ) -> Var:
         """The variable that a function of others computes."""
         names = _variables(atoms)
-        run = _of_atoms(fun, atoms, names)
-        typed = (lambda *values: _jax.as_weak(run(*values))) if var and var.aval.weak_type else run
-        (made,), eqns = traced_equations(typed, names, [var])
+        (made,), eqns = traced_equations(_of_atoms(fun, atoms, names), names, [var])
         self.eqns += eqns
         return made
 

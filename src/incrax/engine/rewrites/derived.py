@@ -12,6 +12,7 @@ from __future__ import annotations
 import graphlib
 import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import jax
@@ -181,8 +182,15 @@ def nameless(value: Hashable) -> Hashable:
 def traced_equations(
     fun: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var | None] | None = None
 ) -> tuple[list[Var], tuple[Equation, ...]]:
-    """The equations of a function applied to variables; it may write to given output variables."""
-    return renamed(_traced(inputs, fun), inputs, outputs)
+    """The equations of a function applied to variables; it may write to given output variables,
+    whose types they keep.
+    """
+
+    def typed(*values: Any) -> list[Any]:
+        pairs = zip_longest(jax.tree.leaves(fun(*values)), outputs or ())
+        return [x if var is None else _jax.typed_as(x, var.aval) for x, var in pairs]
+
+    return renamed(_traced(inputs, typed), inputs, outputs)
 
 
 def written_by(body: Body, inputs: Sequence[Var], results: Sequence[Var]) -> tuple[Equation, ...]:
@@ -238,7 +246,7 @@ def recomputed(
 
     def run(*values: Any) -> list[Any]:
         results, guards = compute(dict(zip(inputs, values, strict=True)))
-        typed = [_jax.as_weak(results[v]) if v.aval.weak_type else results[v] for v in outputs]
+        typed = [_jax.typed_as(results[var], var.aval) for var in outputs]
         return [*typed, jnp.all(jnp.stack(guards))]
 
     guard = _jax.new_var(_jax.bool_aval())
