@@ -177,10 +177,12 @@ def integer_parameter(name: str, path: str, type_name: str) -> SelectionError:
         f"`{name}` was asked to move `{path}` of type {type_name}, and integers have no "
         "derivative: it would stay where it is. This is usually a number without a decimal point. "
         "Nothing was evaluated or stored. Write 1.0 instead of 1, `np.array([1.0, 2.0])`; if it is "
-        "no parameter, pass it as another argument or leave it out of `wrt`."
-        + " Labels and spins are drawn by `samplers.Categorical`."
-        * (name == "gibbs")
+        f"no parameter, pass it as another argument or leave it out of `wrt`.{_drawn(name)}"
     )
+
+
+def _drawn(name: str) -> str:
+    return " Labels and spins are drawn by `samplers.Categorical`." * (name == "gibbs")
 
 
 def is_python_int(x: Any) -> bool:
@@ -206,7 +208,7 @@ def _nothing_selected(name: str, paths: Sequence[str]) -> SelectionError:
         f"`{name}` has nothing to differentiate: of {listed(paths, 'no leaves')}, none is a "
         "floating-point or complex array without a mark. This is usually a function whose "
         "first argument holds integers only, or where all is marked by `cut`. Nothing was "
-        f"evaluated or stored. Name others by `wrt`. {_WRT}"
+        f"evaluated or stored. Name others by `wrt`. {_WRT}{_drawn(name)}"
     )
 
 
