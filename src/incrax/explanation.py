@@ -29,6 +29,7 @@ from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
 
 FIRST = "first call with this signature"
+NEW_CHUNK = "first evaluation of this chunk"
 NOT_COMPARED = "saving has not paid of late, so that this was a call of `jax.jit`"
 
 
@@ -221,7 +222,7 @@ class Explanation(Printable):
         constants: what the function closed over when it was traced, or follows from that, the
             largest first.
         chunks: of `Rows`, how many were run, reused and joined; all else is then about one of them.
-        worth: whether saving has been worth it so far.
+        worth: whether saving has been worth it so far; of `Rows` nobody knows.
         is_verbose: whether all of it is printed, or what matters most.
         num_ran, rows: how many equations of the function ran, and on which rows, if not on all.
         by_rows: of each equation that a change of rows reaches, on which rows it ran.
@@ -280,9 +281,13 @@ class Explanation(Printable):
         return self.worth.startswith("no: ")
 
     def summary(self) -> str:
-        """Whether saving has been worth it; where nobody takes times, what served the call."""
+        """Whether saving has been worth it; where nobody takes times, what served the call; of
+        `Rows`, what became of their chunks.
+        """
         which = f" (one of {self.num_signatures} signatures)" if self.num_signatures > 1 else ""
         found = f"is it worth it: {self.worth}" if self.worth else f"served by {self._served}"
+        if self.chunks:
+            found = "chunks: " + ", ".join(f"{number} {name}" for name, number in self.chunks)
         return f"{found}{which}"
 
     @property
@@ -302,7 +307,6 @@ class Explanation(Printable):
             ("saved values filled", _in_all(self.filled) if self.filled else ""),
             ("FLOPs avoided", f"{avoided.flops:.3g} of {in_all:.3g}"),
             ("transcendentals avoided", avoided.transcendentals),
-            *((f"chunks {name}", number) for name, number in self.chunks),
             *((f"kept value {name}", done) for name, done in self.kept),
             *(("from statistics", line) for line in self.statistics),
             ("constants", _constants_text(self.constants) if self.constants else ""),
@@ -311,6 +315,7 @@ class Explanation(Printable):
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
         shown = changed if self.is_verbose else _shortened(changed)
         title = "dry run" if self.is_dry_run else "last call"
+        title += ", one of its chunks" if self.chunks else ""
         found = [
             Table(title, ("", ""), [row for row in summary if row[1] != ""]),
             Table("changed inputs", ("input", "why"), shown),
@@ -395,9 +400,12 @@ def explain_given(traced: Any, given: Given | None) -> Explanation:
     record = engine.last if chunks.num_run else UNCHANGED
     found = explained(engine, record, is_dry_run=is_dry_run)
     why = found.why if chunks.num_run else "no chunk changed"
-    return replace(
-        found, why=why, chunks=tuple(zip(("run", "reused", "joined"), chunks, strict=True))
-    )
+    if why == FIRST:
+        why = NEW_CHUNK
+        found = replace(found, changed=tuple((name, why) for name, _ in found.changed))
+    counts = tuple(zip(("run", "reused", "joined"), chunks, strict=True))
+    # What `jax.jit` would take for one chunk says nothing about all rows.
+    return replace(found, why=why, chunks=counts, worth="")
 
 
 # --- what depends on what ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from helpers import MINIMAL
 
 import incrax
-from incrax import fit
+from incrax import fit, samplers
 
 iminuit = pytest.importorskip("iminuit", reason="iminuit is not installed")
 RNG = np.random.default_rng(3)
@@ -231,6 +231,14 @@ def test_rows_are_data_of_a_fit():
     m = incrax.bind(fun, mu=0.0, x=incrax.Rows(X, chunk_rows=128), roles={"x": "data"})
     fit.minimize(m, method="BFGS")
     np.testing.assert_allclose(m["mu"], X.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("job", [fit.minimize, samplers.gibbs, samplers.logdensity])
+def test_rows_are_refused_beside_a_function_with_what_to_do(job):
+    options = {"key": 0, "num_sweeps": 2} if job is samplers.gibbs else {}
+    fun = lambda mu, x: -jnp.sum((x - mu) ** 2)
+    with pytest.raises(incrax.errors.RowsError, match=rf"^`{job.__name__}` got `Rows`.*bind\("):
+        job(fun, 0.0, incrax.Rows(X), **options)
 
 
 def test_a_fit_ends_on_a_bound_that_float32_rounds():

@@ -574,7 +574,9 @@ def test_explain_counts_chunks(f):
     f(T, rows)
     f(T, rows.append(make(3, 1)))
     assert f.explain().as_dict()["chunks"] == {"run": 1, "reused": 3, "joined": 0}
-    assert "chunks reused" in str(f.explain())
+    assert str(f.explain()).startswith("chunks: 1 run, 3 reused, 0 joined\n")
+    assert f.explain().why == "first evaluation of this chunk"
+    assert f.explain().worth == f.stats.verdict == ""  # one chunk is no measure of all
 
 
 def test_explain_says_what_a_call_would_do(f):

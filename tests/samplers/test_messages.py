@@ -181,6 +181,13 @@ def test_integers_move_by_categorical_alone():
         discrete(None)
 
 
+def test_booleans_alone_move_by_categorical():
+    with pytest.raises(
+        incrax.errors.SelectionError, match=r"nothing to differentiate.*samplers\.Categorical"
+    ):
+        gibbs(None, {"on": np.zeros(3, bool)}, lambda p: jnp.sum(p["on"] * 0.5))
+
+
 def test_starts_of_other_shapes():
     text = (
         "`gibbs(starts=...)` got `p['z']` of shape (3,); expected (2, 3), the chains along the "

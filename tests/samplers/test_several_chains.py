@@ -137,12 +137,26 @@ def test_a_chain_has_its_diagnostics():
     assert run(200, chains=None).ess_bulk.shape == (6,)
 
 
+def three(num_labels=0):
+    """Two chains of labels and three numbers."""
+    start = {name: 0.0 for name in "abc"} | {"Labels": np.zeros(num_labels)}
+    return samplers.gibbs(
+        lambda p: -sum(jnp.sum(x**2) for x in p.values()),
+        start,
+        updates={"p": samplers.Walk(1.0)},
+        key=0,
+        num_sweeps=4,
+        chains=2,
+    )
+
+
 def with_samples(chain, samples):
-    return dataclasses.replace(chain, samples=samples, names=("a", "b", "c"))
+    names = [name.replace("p['", "").replace("']", "") for name in chain.names]
+    return dataclasses.replace(chain, samples=samples, names=tuple(names))
 
 
 def test_a_chain_that_has_not_converged_says_so_and_which_parameter_is_worst():
-    found = run(chains=4)
+    found = three()
     good = autoregressive(0.0, shape=(4, 2000, 3))
     assert with_samples(found, good).doubt == ""
     assert "not converged" not in str(with_samples(found, good))
@@ -162,10 +176,20 @@ def test_a_chain_that_has_not_converged_says_so_and_which_parameter_is_worst():
 
 
 def test_what_never_moved_and_chains_of_three_samples_are_not_doubted():
-    found = run(chains=4)
+    found = three()
     stuck = autoregressive(0.0, shape=(4, 2000, 3)) * [1.0, 0.0, 1.0]
     assert with_samples(found, stuck).doubt == ""
     assert with_samples(found, stuck[:, :3]).doubt == ""
+
+
+def test_numbers_beside_many_labels_are_all_looked_at():
+    found = three(400)
+    samples = autoregressive(0.0, shape=(2, 500, 403))
+    samples[1, :, 0] += 2.0  # the first label
+    samples[1, :, 401] += 5.0  # b, behind all labels
+    shown = with_samples(found, samples).doubt
+    assert shown.startswith("not converged: R-hat up to ")
+    assert "(of b), effective" in shown
 
 
 def test_arviz_takes_a_chain():

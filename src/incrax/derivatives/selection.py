@@ -21,8 +21,9 @@ from incrax._program import Values
 from incrax.derivatives.cuts import Cut, is_mark, unmarked, without_marks
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, is_within
+from incrax.engine.inputs.rows import has_rows
 from incrax.engine.inputs.signature import Args, Function, Kwargs, argument_names, leaf_path
-from incrax.errors import SelectionError
+from incrax.errors import RowsError, SelectionError
 
 _WRT = (
     "`wrt` takes the path of an argument or of a part of it as `explain()` prints it (or a tuple "
@@ -155,10 +156,17 @@ def as_parameters(name: str, fun: Function, wrt: Any, args: Args) -> Args:
     `{"mu": 2}`.
 
     Raises:
+        RowsError: `Rows` are among them.
         SelectionError: an array of integers is among them, or `wrt` cannot be understood.
         UnknownInputError: a path names nothing.
     """
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
+    if has_rows(leaves):
+        raise RowsError(
+            f"`{name}` got `Rows`, and fits and samplers of functions take arrays. Nothing was "
+            "evaluated or stored. Pass `rows.tree()`; or fit a model whose data they are: "
+            "`incrax.bind(fun, ..., x=rows, roles={'x': 'data'})`."
+        )
     if not any(_is_integer(unmarked(leaf)) for leaf in leaves):
         return args  # nearly always, and faster than to find the selection
     selection = select(name, fun, wrt, args, {}, allow_int=True)
@@ -177,10 +185,12 @@ def integer_parameter(name: str, path: str, type_name: str) -> SelectionError:
         f"`{name}` was asked to move `{path}` of type {type_name}, and integers have no "
         "derivative: it would stay where it is. This is usually a number without a decimal point. "
         "Nothing was evaluated or stored. Write 1.0 instead of 1, `np.array([1.0, 2.0])`; if it is "
-        "no parameter, pass it as another argument or leave it out of `wrt`."
-        + " Labels and spins are drawn by `samplers.Categorical`."
-        * (name == "gibbs")
+        f"no parameter, pass it as another argument or leave it out of `wrt`.{_drawn(name)}"
     )
+
+
+def _drawn(name: str) -> str:
+    return " Labels and spins are drawn by `samplers.Categorical`." * (name == "gibbs")
 
 
 def is_python_int(x: Any) -> bool:
@@ -206,7 +216,7 @@ def _nothing_selected(name: str, paths: Sequence[str]) -> SelectionError:
         f"`{name}` has nothing to differentiate: of {listed(paths, 'no leaves')}, none is a "
         "floating-point or complex array without a mark. This is usually a function whose "
         "first argument holds integers only, or where all is marked by `cut`. Nothing was "
-        f"evaluated or stored. Name others by `wrt`. {_WRT}"
+        f"evaluated or stored. Name others by `wrt`. {_WRT}{_drawn(name)}"
     )
 
 

@@ -41,6 +41,8 @@ NUM_CODE = 160
 Data: TypeAlias = dict[str, Any]
 """What JSON can hold, by name."""
 
+OF_ROWS = "not known of `Rows`: their chunks are counted"
+
 
 class Subject(NamedTuple):
     """What a page is about."""
@@ -232,6 +234,8 @@ class _Data:
 
     def verdict(self) -> Data:
         """Whether saving has been worth it: the sentence, and seconds by what for."""
+        if self.subject.has_rows:
+            return {"sentence": OF_ROWS, "ours": {}, "jit": {}}
         found = self.chooser.verdict if self.chooser.is_timed else None
         seconds = (
             {"ours": {}, "jit": {}}

@@ -33,7 +33,9 @@ MIN_ESS = 100
 HEADER = ("parameter", "mean", "sd", "5%", "95%")
 DIAGNOSTICS = {"R-hat": rank_r_hat, "ESS bulk": ess_bulk, "ESS tail": ess_tail}
 NUM_DOUBTED = 256
-"""Parameters, at most, that a chain's line on convergence looks at: ArviZ takes a millisecond of each."""
+"""Parameters, or a few more, that a chain's line on convergence looks at: ArviZ takes a millisecond
+of each.
+"""
 
 
 class Job(NamedTuple):
@@ -204,15 +206,23 @@ class Chain(Printable):
     @cached_property
     def doubt(self) -> str:
         """Why means and quantiles are not to be trusted yet, by R-hat and the effective sizes of
-        the parameters, of many by some 256 of them; empty if they are, or where ArviZ is not
-        installed. A chain of less than 4 samples, and a parameter that never moved, have none.
+        the parameters, of many by those that are listed and some 256 of all inputs; empty if they
+        are, or where ArviZ is not installed. A chain of less than 4 samples, and a parameter that
+        never moved, have none.
 
         Source: Vehtari et al., arXiv:1903.08008, section 4.
         """
         if not has_arviz():
             return ""
-        chosen = slice(None, None, -(-len(self.names) // NUM_DOUBTED))
-        names = self.names[chosen]
+        parts = self._density.ends.parts()
+        each = -(-NUM_DOUBTED // len(parts))  # of a mean and a thousand labels, the mean as well
+        listed = np.arange(min(NUM_SHOWN, len(self.names)))
+        spread = [
+            np.linspace(first, last - 1, min(each, last - first), dtype=int)
+            for first, last, _ in parts
+        ]
+        chosen = np.unique(np.concatenate([listed, *spread]))
+        names = [self.names[k] for k in chosen]
         samples = self._by_chain[..., chosen]
         r_hat = rank_r_hat(samples)
         size = np.fmin(ess_bulk(samples), ess_tail(samples))

@@ -201,6 +201,17 @@ def test_a_promise_makes_it_a_static_value(make):
         f(make(), X)
 
 
+def test_a_promise_covers_what_cannot_be_hashed():
+    value = functools.partial(anything, [Config()])
+    assert incrax.frozen(value) is value
+    f = incrax.incremental(anything)
+    assert f(value, X) is not None
+    frame = collections.UserDict(x=X)  # like a data frame: no pytree, and no hash
+    assert incrax.frozen(frame) is frame
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="cannot be hashed"):
+        f(frame, X)
+
+
 def test_a_promise_is_forgotten_with_its_object():
     value = Config()
     key = id(value)

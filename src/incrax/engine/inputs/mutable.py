@@ -105,12 +105,12 @@ def mutable_part(x: Any) -> Any:
         return _first_mutable(x)
     if is_dataclass(x) and not isinstance(x, type) and x.__dataclass_params__.frozen:  # pyright: ignore
         return _first_mutable(getattr(x, field.name, None) for field in fields(x))
+    if type(x) in _unchanging or _is_declared(x):
+        return None
     hashed_by = type(x).__hash__
-    if hashed_by is None:  # inside of a partial function
+    if hashed_by is None:  # inside of a partial function, or a data frame that `frozen` got
         return x
     if isinstance(x, _FUNCTIONS) or hashed_by is not object.__hash__:
-        return None
-    if type(x) in _unchanging or _is_declared(x):
         return None
     wrapped = getattr(x, "__wrapped__", None)
     if callable(x) and wrapped is not None and type(x).__module__.split(".")[0] == "incrax":
