@@ -17,7 +17,7 @@ from typing import (
 
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import checked_count, wrong_option
 from incrax._tuning import Policy, Tuning
 from incrax.engine.call.signature_table import Options
 
@@ -37,20 +37,13 @@ class HasPaths(Protocol):
         """The same function, each path evaluated by what `make` returns for it."""
 
 
-def _is_integer(x: Any) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool)
-
-
-def _check(f: Any, policy: Any, memory: Any, versions: Any, tuning: Any, *, algebra: Any) -> None:
+def _check(f: Any, policy: Any, tuning: Any, *, algebra: Any) -> None:
     """Raise TypeError or ValueError for options of a wrong type or value."""
     if policy not in ("fast", "exact"):
         raise ValueError(f'`incremental(policy=...)` got {policy!r}; use "fast" or "exact".')
-    has_bytes = memory is None or _is_integer(memory)
     has_tuning = tuning is None or isinstance(tuning, Tuning)
     for option, value, is_right, expected in (
         ("f", f, f is None or callable(f), "a function"),
-        ("memory=...", memory, has_bytes, "an integer number of bytes, or None"),
-        ("versions=...", versions, _is_integer(versions), "an integer"),
         ("algebra=...", algebra, isinstance(algebra, bool), "True or False"),
         ("tuning=...", tuning, has_tuning, "an incrax.Tuning, or None"),
     ):
@@ -61,14 +54,6 @@ def _check(f: Any, policy: Any, memory: Any, versions: Any, tuning: Any, *, alge
             '`incremental(algebra=True)` got policy="exact": statistics are made about the point '
             "of their first use, "
             'on which the last bits depend. Use policy="fast", or leave algebra out.'
-        )
-    if memory is not None and memory < 0:
-        raise ValueError(
-            f"`incremental(memory=...)` got {memory}; it is a number of bytes, at least 0."
-        )
-    if versions < 1:
-        raise ValueError(
-            f"`incremental(versions=...)` got {versions}; at least 1 version must be kept."
         )
 
 
@@ -162,7 +147,10 @@ def incremental(
         >>> f.stats.unchanged
         1
     """
-    _check(f, policy, memory, versions, tuning, algebra=algebra)
+    _check(f, policy, tuning, algebra=algebra)
+    versions = checked_count("incremental(versions=...)", versions)
+    if memory is not None:
+        memory = checked_count("incremental(memory=bytes)", memory, 0)
     settings = Tuning() if tuning is None else tuning
     if calls is not None or changing:
         calls = settings.calls if calls is None else calls

@@ -28,8 +28,8 @@ import jax
 from incrax import _jax
 from incrax._context import are_switches_on, switches
 from incrax._jax_options import METHODS, missing
-from incrax._messages import called_plainly, not_called
-from incrax._names import WrapsFunction, reduced
+from incrax._messages import called_plainly, checked_count, not_called
+from incrax._names import WrapsFunction, check_taken, groups_in, reduced
 from incrax._program import Args, Kwargs
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
@@ -342,10 +342,15 @@ class Incremental(WrapsFunction, Generic[P, R]):
 
         Raises:
             NotCalledError: there are neither arguments nor calls.
+            TypeError: the function does not take these arguments.
         """
         self._catch_up()
         if args or kwargs:
-            given = self._traces.looked_up(args, kwargs, method)
+            try:
+                given = self._traces.looked_up(args, kwargs, method)
+            except TypeError:
+                check_taken(method, self._fun, args, kwargs)
+                raise
             return Asked(given.traced, given)
         latest = self._traces.latest
         if latest is None or latest.engine is None:
@@ -399,7 +404,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
             leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
             given = self._traces.serving(leaves, treedef, args, kwargs)
             if given is not None:
-                given.traced.warm_up(given.leaves, changing)
+                given.traced.warm_up(given.leaves, groups_in("warm_up(changing=...)", changing))
 
     def expect(self, calls: int) -> None:
         """Say that so many more calls like those so far will come.
@@ -413,7 +418,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
             calls: how many, of the signature that was called last.
 
         Raises:
-            ValueError: a negative number, or none.
+            TypeError, ValueError: no integer, or a negative one.
 
         Example:
             >>> import incrax, jax.numpy as jnp
@@ -421,8 +426,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
             >>> result = f(0.1, 0.2)
             >>> f.expect(100_000)
         """
-        if not isinstance(calls, int) or calls < 0:
-            raise ValueError(f"`expect(calls)` got {calls!r}; it is a number of calls, at least 0.")
+        calls = checked_count("expect(calls)", calls, 0)
         with self._locked():
             traced = self._traces.latest
             if traced is not None:

@@ -14,8 +14,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 
 from incrax import _jax
-from incrax._messages import wrong_option
-from incrax._names import name_of
+from incrax._messages import check_function, wrong_option
+from incrax._names import name_of, names_in
 from incrax.errors import UnknownInputError
 
 P = ParamSpec("P")
@@ -107,9 +107,10 @@ def cached(
         >>> float(spectrum(0.0, {"resolution": 1.0}))
         1.0
     """
-    paths = None if deps is None else tuple([deps] if isinstance(deps, str) else deps)
+    paths = None if deps is None else names_in("cached(deps=...)", deps)
 
     def wrap(fun: Callable[P, R]) -> Callable[P, R]:
+        check_function("cached(f)", fun)
         shown = getattr(fun, "__name__", None) if name is None else name
 
         @functools.wraps(fun)

@@ -4,7 +4,9 @@ consequence, what to do.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -108,12 +110,23 @@ def wrong_site(method: str, path: str, seen: str, expected: str) -> StepTypeErro
     )
 
 
-def other_state() -> StepTypeError:
-    """A state that these sites did not make."""
+def other_state(method: str, seen: str) -> StepTypeError:
+    """A state, or a change of one, that is not of this function, these data and these types."""
     return StepTypeError(
-        "A method of sites got what is no state of this function: its values have other types. This "
-        "is usually the state of another function, or a carry that holds more than the state. "
-        "Nothing was evaluated. Pass what `sites()`, `start` or `settle` returned."
+        f"`{method}` got a `{seen}` that is no state of this function, or no change of one: it was "
+        "made by another function, with other data that stay, or has other types. This is usually "
+        "the state of another function, or a carry that holds more than the state. Values saved "
+        "for the one are wrong for the other. Nothing was evaluated. Pass what `pure` or `sites` "
+        "of this function returned, or a step of theirs."
+    )
+
+
+def no_parts(paths: Sequence[str]) -> str:
+    """What rows add to a function is not known."""
+    return (
+        f"`parts` cannot say what each row of {listed(paths)} adds to the function: its rows meet in "
+        "something else than sums of terms that each read few of them, such as a product, a sort or a "
+        "maximum. Nothing was evaluated. Ask `look` for what a change of some rows makes."
     )
 
 
@@ -258,6 +271,42 @@ def wrong_option(option: str, value: Any, expected: str) -> TypeError:
     return TypeError(
         f"`{option}` got {value!r} of type {type(value).__name__}; it must be {expected}."
     )
+
+
+def as_int(x: Any) -> int | None:
+    """An integer of any type as `int`; None for what is none, as a boolean."""
+    try:
+        return None if isinstance(x, bool) else operator.index(x)
+    except TypeError:
+        return None
+
+
+def checked_count(option: str, value: Any, least: int = 1) -> int:
+    """What counts something, as `int`.
+
+    Raises:
+        TypeError: it is no integer.
+        ValueError: it is below the least.
+    """
+    expected = f"an integer of {least} or more"
+    number = as_int(value)
+    if number is None:
+        raise wrong_option(option, value, expected)
+    if number < least:
+        raise ValueError(f"`{option}` got {number}; it must be {expected}.")
+    return number
+
+
+def as_real(option: str, value: Any) -> float:
+    """A number, of any type of real number, as `float`; NaN is one.
+
+    Raises:
+        TypeError: it is none.
+    """
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(value, str):
+            return float(value)
+    raise wrong_option(option, value, "a real number")
 
 
 def check_function(option: str, value: Any) -> None:

@@ -6,8 +6,10 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from incrax._messages import wrong_option
 
 NAME_LENGTH = 80
 """Characters of a program's name: the name of a file has up to 255 bytes."""
@@ -24,9 +26,26 @@ def name_of(fun: Any) -> str:
     return getattr(fun, "__name__", None) or type(fun).__name__
 
 
-def names_in(given: Any) -> tuple[Any, ...]:
-    """One name, or several, as several."""
-    return (given,) if isinstance(given, (str, int)) else tuple(given)
+def names_in(option: str, given: Any, kinds: type | tuple[type, ...] = str) -> tuple[Any, ...]:
+    """What an option was given as names: one, or several, as several.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    if not all(isinstance(name, kinds) for name in names):
+        raise wrong_option(option, given, "a name, or several")
+    return names
+
+
+def groups_in(option: str, given: Any) -> tuple[tuple[str, ...], ...]:
+    """What an option was given as names of what goes alone, and tuples of what goes together.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    groups = names_in(option, given, (str, tuple, list))
+    return tuple(names_in(option, group) for group in groups)
 
 
 def parameters_of(fun: Any) -> Mapping[str, inspect.Parameter] | None:
@@ -35,6 +54,27 @@ def parameters_of(fun: Any) -> Mapping[str, inspect.Parameter] | None:
         return inspect.signature(fun).parameters
     except (TypeError, ValueError):
         return None
+
+
+def check_taken(method: str, fun: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise where a report is asked for about a call that a function does not take.
+
+    Raises:
+        TypeError: it is so.
+    """
+    try:
+        signature = inspect.signature(fun)
+    except (TypeError, ValueError):  # it does not tell
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"`{method}` got arguments that `{name_of(fun)}` does not take: {error}. This is usually "
+            "an option, and it has none: what it is given are the arguments of a call to report on. "
+            "Nothing was evaluated or stored. Give it those, or nothing for the last call; what it "
+            "returns prints, and `as_dict()` has all of it."
+        ) from None
 
 
 def as_program_name(name: str) -> str:

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
+from incrax._messages import as_real, checked_count
+from incrax._names import groups_in
+
 Planner = Literal["cost", "minimal"]
 Policy = Literal["fast", "exact"]
 
@@ -92,19 +95,11 @@ class Tuning:
             raise ValueError(
                 f'`Tuning(planner=...)` got {self.planner!r}; use "cost" or "minimal".'
             )
-        changing = (self.changing,) if isinstance(self.changing, str) else self.changing
-        names = tuple(name if isinstance(name, str) else tuple(name) for name in changing)
-        object.__setattr__(self, "changing", names)
-        if self.calls is not None and (not isinstance(self.calls, int) or self.calls < 1):
-            raise ValueError(
-                f"`Tuning(calls=...)` got {self.calls!r}; it is a number of calls, at least 1, "
-                "or None."
-            )
-        if self.hot_after < 1:
-            raise ValueError(
-                f"`Tuning(hot_after=...)` got {self.hot_after}; it must be at least 1."
-            )
-        if not self.compile_s >= 0:
+        object.__setattr__(self, "changing", groups_in("Tuning(changing=...)", self.changing))
+        if self.calls is not None:
+            object.__setattr__(self, "calls", checked_count("Tuning(calls=...)", self.calls))
+        checked_count("Tuning(hot_after=...)", self.hot_after)
+        if not as_real("Tuning(compile_s=...)", self.compile_s) >= 0:
             raise ValueError(
                 f"`Tuning(compile_s=...)` got {self.compile_s}; it is a number of seconds, at "
                 "least 0."

@@ -97,6 +97,17 @@ def test_every_form_gives_the_derivatives_in_its_shape(form):
         same(found, expected)
 
 
+def test_numbers_and_flags_of_numpy_select_as_those_of_python():
+    product = lambda a, b: a * b**2
+    assert float(incrax.grad(product, wrt=np.int32(1))(3.0, 1.0)) == 6.0
+    (found,) = incrax.grad(product, wrt=(np.int64(1),))(3.0, 1.0)
+    assert float(found) == 6.0
+    mask = {"a": np.bool_(False), "b": np.bool_(True)}
+    found = incrax.grad(lambda p: p["a"] * p["b"], wrt=mask)({"a": 3.0, "b": 1.0})
+    assert found["a"] is None
+    assert float(found["b"]) == 3.0
+
+
 def test_values_come_with_gradients():
     value, found = incrax.value_and_grad(loss, wrt="p.mu")(model(), X)
     same((value, found), (loss(model(), X), MU))

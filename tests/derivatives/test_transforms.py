@@ -44,6 +44,15 @@ def test_jacobians_of_trees_are_those_of_jax():
         near(f(p, X), jax.jit(jax.jacrev(outputs))(p, X))
 
 
+def test_a_derivative_by_a_python_number_has_its_weak_type():
+    """It does not widen what it meets, as that of `jax.jacobian`."""
+    single = lambda a: a * jnp.ones(2, jnp.float32)
+    found = incrax.jacobian(single)(1.5)
+    expected = jax.jacobian(single)(1.5)
+    assert (found.dtype, found.weak_type) == (expected.dtype, expected.weak_type)
+    assert (found * np.float32(1)).dtype == np.float32
+
+
 def test_jacobians_have_the_shape_of_the_selection_inside_that_of_the_outputs():
     found = incrax.jacobian(outputs, wrt=("x", "p['a']"))(P, X)
     expected = jax.jacrev(lambda x, a: outputs({**P, "a": a}, x), (0, 1))(X, P["a"])

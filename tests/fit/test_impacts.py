@@ -322,6 +322,7 @@ def test_names_that_are_none_or_several(fitted):
     ("given", "reason"),
     [
         ({"theta": 1.0}, "1.0 for `theta`: it is no pair"),
+        ({"theta": ("a", 1.0)}, "('a', 1.0) for `theta`: it is no numbers"),
         (
             {"theta[1]": (0.0, 0.0)},
             "the standard error 0 for `theta[1]`: it is no number above zero",

@@ -190,6 +190,14 @@ ERRORS = {
         lambda: fit.gaussian_constraint("mu", 1.0, -0.1),
         f"The constraint of `mu` has errors that are not above zero. {MADE} {PASS}",
     ),
+    "no numbers": (
+        lambda: fit.gaussian_constraint("mu", "one", 0.1),
+        f"The constraint of `mu` got 'one', which is no numbers. {MADE} {PASS}",
+    ),
+    "not finite": (
+        lambda: fit.gaussian_constraint("mu", None, 0.1),
+        f"The constraint of `mu` has values that are not finite. {MADE} {PASS}",
+    ),
     "no model": (
         lambda: fit.simultaneous({}),
         f"`simultaneous(models)` got no models by name. {MADE} Pass a mapping of names to bound models.",

@@ -31,6 +31,30 @@ def found():
 # --- what cannot be minimised ---------------------------------------------------------------------
 
 
+SEARCHES = {
+    "minimize": lambda **options: fit.minimize(loss, START, **options),
+    "levenberg_marquardt": lambda **options: fit.levenberg_marquardt(
+        lambda p: p - 1.0, 0.0, **options
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_tolerance_is_a_number_and_a_callback_a_function(name):
+    search = SEARCHES[name]
+    for wrong in (-1.0, float("nan")):
+        assert text_of(ValueError, search, tolerance=wrong) == (
+            f"`{name}(tolerance=...)` got {wrong}. Nothing was evaluated. Pass a number of at least "
+            "zero."
+        )
+    assert text_of(TypeError, search, tolerance="1e-3") == (
+        f"`{name}(tolerance=...)` got '1e-3' of type str; it must be a real number."
+    )
+    assert text_of(TypeError, search, callback=3) == (
+        f"`{name}(callback=...)` got 3 of type int; it must be a function."
+    )
+
+
 def test_a_method_that_does_not_exist():
     assert text_of(fit.MethodError, fit.minimize, loss, START, method="migrat") == (
         "`minimize(method=...)` got 'migrat'. Nothing was evaluated. Use one of 'migrad', "

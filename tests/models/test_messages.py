@@ -37,6 +37,11 @@ BINDING = {
         f"`bind(f)` got 3.0 of type float, which cannot be called. {NOTHING} Pass a function of "
         "the inputs.",
     ),
+    "by position": (
+        lambda: incrax.bind(loss, {"mu": 1.0}, np.ones(3)),
+        f"`bind(loss)` got 2 values by position, and inputs go by their names, by which they are set "
+        f"later. {NOTHING} Pass `bind(loss, params=..., x=...)`.",
+    ),
     "missing": (
         lambda: incrax.bind(loss, params=1.0),
         "`bind(loss)` got no value for `x`, and a bound model has a value for each input. "

@@ -265,10 +265,9 @@ def test_rows_of_different_numbers_do_not_move_together():
         ({ROWS: samplers.Walk(0.8), "p": samplers.Walk(0.8)}, incrax.errors.BlockError),
         ({ROWS: samplers.Walk([1.0, 2.0]), "p['mu']": samplers.Walk(1.0)}, samplers.ProposalError),
         ({"p['nu'][*]": samplers.Walk(0.8)}, incrax.errors.UnknownInputError),
-        ({ROWS: samplers.Walk(1.0, times=0), "p['mu']": samplers.Walk(1.0)}, ValueError),
         ({ROWS: samplers.Walk(1.0), "p['mu'][*]": samplers.Walk(1.0)}, incrax.errors.StepTypeError),
     ],
-    ids=["no block", "two blocks", "widths", "no such input", "no steps", "rows of a number"],
+    ids=["no block", "two blocks", "widths", "no such input", "rows of a number"],
 )
 def test_blocks_that_do_not_fit(updates, error):
     refused(error, updates=updates)

@@ -201,14 +201,6 @@ def test_starts_of_other_shapes():
         discrete(updates, chains=2, starts={"mu": np.zeros(2)})
 
 
-@pytest.mark.parametrize(("option", "least"), [("chains", 1), ("num_warmup", 0)])
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_numbers_of_chains_and_of_sweeps(option, least, is_whole):
-    value = least - 1 if is_whole else 2.5
-    text = f"`{option}` got {value}. Nothing was sampled. Pass an integer of {least} or more."
-    check_text(ValueError, text, discrete, {"p['mu']": WALK}, wrt="p['mu']", **{option: value})
-
-
 def test_checkpoints_on_the_host(tmp_path):
     text = (
         "Chains on the host have no checkpoints, and this one cannot be compiled: blocks other "

@@ -285,7 +285,7 @@ def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequ
 
 def _is_one(x: Any) -> bool:
     """Whether this is a path, or the number of an argument."""
-    return isinstance(x, (str, int)) and not isinstance(x, bool)
+    return isinstance(x, (str, int, np.integer)) and not isinstance(x, bool)
 
 
 def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:
@@ -338,7 +338,7 @@ def children(name: str, tree: Any) -> list[tuple[str, Any]]:
 def _masked(name: str, mask: Any, args: Args) -> Any:
     """The leaves of the first argument under True."""
     flags = jax.tree.leaves(mask)
-    if not flags or not all(isinstance(flag, bool) for flag in flags):
+    if not flags or not all(isinstance(flag, (bool, np.bool_)) for flag in flags):
         raise wrong_wrt(name, mask, "it is none of what is understood")
     if not args:
         raise wrong_wrt(name, mask, "the call has no positional arguments")

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax import _jax
 from incrax._api import IncrementalOptions, incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
@@ -137,7 +138,7 @@ class Jacobian(OfAllOutputs):
         modes = _fewest_passes_first(flat, fun, selection.values)
         derivatives = [each(fun, selection.argnums) for each in modes]
         rows = first_that_works(derivatives, selection.values)
-        return [list(map(_as_dtype, row, selection.dtypes)) for row in rows]
+        return [list(map(_typed_as, row, selection.values)) for row in rows]
 
 
 def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> list[Function]:
@@ -149,13 +150,14 @@ def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> li
     return [jax.jacfwd, jax.jacrev] if is_forward else [jax.jacrev, jax.jacfwd]
 
 
-def _as_dtype(block: Any, dtype: Any) -> Any:
-    """A derivative in its leaf's dtype, as reverse mode gives it; a complex one stays complex."""
+def _typed_as(block: Any, value: Any) -> Any:
+    """A derivative in its leaf's type, as reverse mode gives it; a complex one stays complex."""
+    aval = jax.typeof(value)
     kinds = (jnp.floating, jnp.complexfloating)
     is_same_kind = any(
-        jnp.issubdtype(block.dtype, kind) and jnp.issubdtype(dtype, kind) for kind in kinds
+        jnp.issubdtype(block.dtype, kind) and jnp.issubdtype(aval.dtype, kind) for kind in kinds
     )
-    return block.astype(dtype) if is_same_kind and block.dtype != dtype else block
+    return _jax.typed_as(block.astype(aval.dtype), aval) if is_same_kind else block
 
 
 class FlatOutputs:
@@ -189,8 +191,8 @@ class Hessian(OfAllOutputs):
         outer = [each(inner, selection.argnums) for each in (jax.jacfwd, jax.jacrev)]
         return [
             [
-                selection.tree([_as_dtype(x, dtype) for x in row])
-                for row, dtype in zip(block, selection.dtypes, strict=True)
+                selection.tree([_typed_as(x, value) for x in row])
+                for row, value in zip(block, selection.values, strict=True)
             ]
             for block in first_that_works(outer, selection.values)
         ]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from incrax import Bound, incremental
-from incrax._messages import listed, wrong_option
+from incrax._messages import check_function, listed, wrong_option
 from incrax._names import names_in
 from incrax.derivatives.selection import parts_of, type_name
 from incrax.engine.inputs.paths import is_within
@@ -74,9 +74,11 @@ def gaussian_constraint(
         >>> float(fit.constrained(m, fit.gaussian_constraint("mu", 1.0, 0.25)).value())
         2.0
     """
-    names = names_in(name)
-    given = np.asarray(value, float)
+    names = names_in("gaussian_constraint(name)", name)
+    given = _numbers(names, value)
     centre = given.reshape(-1)
+    if not np.all(np.isfinite(centre)):
+        raise _wrong_constraint(names, "has values that are not finite")
     errors = _errors(names, sigma, given.shape)
 
     def term(*values):
@@ -88,10 +90,17 @@ def gaussian_constraint(
     return Constraint(names, term)
 
 
+def _numbers(names: tuple[str, ...], given: Any) -> np.ndarray:
+    try:
+        return np.asarray(given, float)
+    except (TypeError, ValueError) as error:
+        raise _wrong_constraint(names, f"got {given!r}, which is no numbers") from error
+
+
 def _errors(names: tuple[str, ...], sigma: Any, shape: tuple[int, ...]) -> np.ndarray:
     """A standard error for each element."""
     try:
-        errors = np.broadcast_to(np.asarray(sigma, float), shape).reshape(-1)
+        errors = np.broadcast_to(_numbers(names, sigma), shape).reshape(-1)
     except ValueError as error:
         raise _wrong_constraint(
             names, f"has errors that do not fit values of shape {list(shape)}"
@@ -131,8 +140,12 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
     for each in constraints:
         if not isinstance(each, Constraint):
             raise wrong_option("constrained(model, *constraints)", each, "a `Constraint`")
+        check_function("Constraint(names, term)", each.term)
     names = tuple(model.inputs)
-    terms = [([model.path(name) for name in names_in(each.names)], each) for each in constraints]
+    terms = [
+        ([model.path(name) for name in names_in("Constraint(names)", each.names)], each)
+        for each in constraints
+    ]
     for paths, each in terms:
         jax.eval_shape(each.term, *(model[path] for path in paths))
 
@@ -188,7 +201,7 @@ def simultaneous(
         )
     for model in models.values():
         check_model("simultaneous(models)", model)
-    words = {name: _word(name) for name in names_in(shared)}
+    words = {name: _word(name) for name in names_in("simultaneous(shared=...)", shared)}
     parts = [_part(name, model, words) for name, model in models.items()]
     owners = _owners(parts)
     _check_shared(words, owners, models)

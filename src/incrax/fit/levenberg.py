@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from incrax import Bound, Incremental, incremental, jacobian
+from incrax._messages import checked_count
 from incrax._progress import Meter
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
@@ -26,6 +27,7 @@ from incrax.fit.problem import (
     Limits,
     Problem,
     check_positive,
+    check_search,
     posed,
     remembered,
     residual_vector,
@@ -123,6 +125,8 @@ def levenberg_marquardt(
             f"{shown}."
         )
     check_positive(f"{SQUARES}(loss_scale=...)", loss_scale)
+    check_search(SQUARES, tolerance, callback)
+    max_steps = checked_count(f"{SQUARES}(max_steps=...)", max_steps)
     asked = posed(SQUARES, residuals, args, wrt, bounds, parameter="residuals")
     model = residuals if isinstance(residuals, Bound) else None
     is_plain = model is not None and not model.options
@@ -131,7 +135,7 @@ def levenberg_marquardt(
     tolerance = (
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     )
-    settings = SearchSettings(loss, tolerance, int(max_steps))
+    settings = SearchSettings(loss, tolerance, max_steps)
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if callback is None and not isinstance(residuals, Incremental):
         found = _in_one_program(residuals, task, setup, progress=progress)

@@ -13,6 +13,7 @@ import numpy as np
 
 from incrax import Bound
 from incrax._extras import is_of
+from incrax._messages import checked_count
 from incrax._progress import Meter
 from incrax.errors import MethodError
 from incrax.fit.covariance import SLOPE, steepest
@@ -25,7 +26,7 @@ from incrax.fit.methods import (
     scipy_name,
     unknown_options,
 )
-from incrax.fit.problem import Limits, check_positive
+from incrax.fit.problem import Limits, check_positive, check_search
 from incrax.fit.result import NO_DERIVATIVE, FitResult, Status
 from incrax.fit.task import (
     Callback,
@@ -120,8 +121,10 @@ def minimize(
         (1.0, [1.0, 1.118])
     """
     check_positive("minimize(errordef=...)", errordef)
+    check_search("minimize", tolerance, callback)
+    max_calls = checked_count("minimize(max_calls=...)", max_calls)
     task = make_task(fun, args, wrt, bounds)
-    settings = MethodSettings(float(errordef), tolerance, int(max_calls), options)
+    settings = MethodSettings(float(errordef), tolerance, max_calls, options)
     name, search = _method(method, settings)
     with Meter(name, settings.max_calls, is_shown=progress) as meter:
         counted = CountedTask(task, settings.max_calls, meter.advance, callback)

@@ -18,7 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, Incremental, incremental
-from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
+from incrax._messages import (
+    ambiguous_input,
+    as_real,
+    check_function,
+    listed,
+    unknown_input,
+    wrong_option,
+)
 from incrax._table import many
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import is_mark, unmarked
@@ -54,12 +61,20 @@ def check_model(caller: str, model: Any) -> None:
         raise wrong_option(caller, model, "a bound model, `incrax.bind(f, ...)`")
 
 
-def check_positive(option: str, value: Any) -> None:
+def check_positive(option: str, value: Any, *, or_zero: bool = False) -> None:
     """Raise where a number must be above zero, and is not, or is NaN."""
-    if not value > 0:
-        raise ValueError(
-            f"`{option}` got {value!r}. Nothing was evaluated. Pass a number above zero."
-        )
+    number = as_real(option, value)
+    if not (number > 0 or (or_zero and number == 0)):
+        expected = "a number of at least zero" if or_zero else "a number above zero"
+        raise ValueError(f"`{option}` got {value!r}. Nothing was evaluated. Pass {expected}.")
+
+
+def check_search(caller: str, tolerance: Any, callback: Any) -> None:
+    """Raise where a search could not end, or not say where it is."""
+    if tolerance is not None:
+        check_positive(f"{caller}(tolerance=...)", tolerance, or_zero=True)
+    if callback is not None:
+        check_function(f"{caller}(callback=...)", callback)
 
 
 # --- what is free ---------------------------------------------------------------------------------

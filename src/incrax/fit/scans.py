@@ -600,12 +600,16 @@ def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.
     for name, pair in constraints.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise _wrong_nuisance_constraint(name, repr(pair), "it is no pair")
+        try:
+            known = [np.asarray(each, float) for each in pair]
+        except (TypeError, ValueError) as error:
+            raise _wrong_nuisance_constraint(name, repr(pair), "it is no numbers") from error
         part, numbers = part_named(name, result.names)
         for number in numbers:
             rest = result.names[number].removeprefix(part)
             _, index = without_index(rest)
             place = index or ()
-            for row, given in enumerate(np.asarray(each, float) for each in pair):
+            for row, given in enumerate(known):
                 try:
                     found[row, number] = given[place] if given.ndim else given
                 except (IndexError, TypeError, ValueError) as error:

@@ -66,7 +66,7 @@ def assert_ran(
     call = _last(f)
     problems: list[str] = []
     if only is not None:
-        allowed = {name: call.named(name) for name in names_in(only)}
+        allowed = {name: call.named(name) for name in names_in("assert_ran(only=...)", only)}
         masks = call.masks()
         known = set().union(*allowed.values())
         others = [eqn for eqn in call.ran if masks[id(eqn)] and id(eqn) not in known]
@@ -74,7 +74,7 @@ def assert_ran(
         problems += _listed(
             f"{len(others)} equations ran that belong to none of what may run ({shown})", others
         )
-    for name in names_in(never):
+    for name in names_in("assert_ran(never=...)", never):
         ids = call.named(name)
         found = [eqn for eqn in call.ran if id(eqn) in ids]
         problems += _listed(f"{len(found)} equations of `{name}` ran, and none may", found)

@@ -124,7 +124,7 @@ def cost(
         >>> report.forward.total.flops == 2 * 64**3, report.ratio
         (True, 2.0)
     """
-    passes = names_in(passes)
+    passes = names_in("cost(passes=...)", passes)
     for each in passes:
         _check_word("passes", each, PASSES)
     _check_word("trips", trips, ("measured", None))
@@ -136,7 +136,7 @@ def cost(
         _check_run("trips='measured'", call, value)
     if branches == "taken":
         _check_run("branches='taken'", call, value)
-    changed = None if changing is None else names_in(changing)
+    changed = None if changing is None else names_in("cost(changing=...)", changing)
     counting = _Counting(call, changed, trips, branches, rules or {})
     rows = {"forward": counting.rows(value)}
     notes = []

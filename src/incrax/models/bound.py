@@ -16,7 +16,7 @@ import numpy as np
 from incrax._api import IncrementalOptions, incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import missing
-from incrax._messages import not_called
+from incrax._messages import check_function, not_called
 from incrax._names import name_of
 from incrax._stats import Stats
 from incrax._table import Printable, Table, many
@@ -29,6 +29,7 @@ from incrax.explanation import Explanation
 from incrax.models.functions import (
     Functions,
     HeldState,
+    by_position,
     checked_inputs,
     functions_of,
 )
@@ -60,7 +61,7 @@ MAKERS: dict[Method, Callable[..., Any]] = {
 def bind(
     f: Callable[..., Any],
     /,
-    *,
+    *unnamed: Any,
     roles: Roles = None,
     bounds: Mapping[str, Any] | None = None,
     **inputs: Any,
@@ -85,6 +86,7 @@ def bind(
             trainable or fixed is a float: an index or a count is `"data"`.
         bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no
             bound.
+        *unnamed: none; inputs go by name.
         **inputs: values. Those that `f` has defaults for may be left out and are then no inputs.
 
     Names are inputs, paths of parts of them (`"params['mu']"`), or the ends of paths where only one
@@ -110,6 +112,8 @@ def bind(
         >>> float(m.value())
         1.0
     """
+    if unnamed:
+        raise by_position(f, len(unnamed))
     return Bound(f, inputs, roles=roles, bounds=bounds)
 
 
@@ -359,6 +363,7 @@ class Bound(Printable):
         Returns:
             A function that ends this.
         """
+        check_function("on_change(callback)", callback)
         watchers = self._inputs.watchers
         watchers.append(callback)
         return lambda: watchers.remove(callback) if callback in watchers else None

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from incrax._messages import did_you_mean, listed
 from incrax._names import name_of, parameters_of
+from incrax._table import many
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import parts_of, type_name
 from incrax.errors import BindError
@@ -96,6 +97,15 @@ def _check_names(
         )
 
 
+def by_position(fun: Any, number: int) -> BindError:
+    """Values without the names of the inputs."""
+    shown = ", ".join([name_of(fun), *(f"{each}=..." for each in parameters_of(fun) or ())])
+    return BindError(
+        f"`bind({name_of(fun)})` got {many(number, 'value')} by position, and inputs go by their "
+        f"names, by which they are set later. Nothing was bound. Pass `bind({shown})`."
+    )
+
+
 class HeldState(NamedTuple):
     """Paths of the leaves that a function updates: those with the role now, and those that had it
     when it was bound.
@@ -111,9 +121,11 @@ def functions_of(fun: Function, inputs: tuple[str, ...], state: HeldState) -> Fu
     A function with state returns a pair: its value, and a mapping of state inputs to new values.
     Updates of what is no state any more are left out.
     """
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(each, kind) for each in inputs])
 
     def both(*args) -> tuple[Any, tuple[Any, ...]]:
-        given = dict(zip(inputs, args, strict=True))
+        given = signature.bind(*args).arguments
         out = _applied(fun, dict(given))
         if not state.ever:
             return out, ()
@@ -122,7 +134,7 @@ def functions_of(fun: Function, inputs: tuple[str, ...], state: HeldState) -> Fu
 
     value = lambda *args: both(*args)[0]
     updates = lambda *args: both(*args)[1]
-    return Functions(*(_named(each, name_of(fun), inputs) for each in (value, updates, both)))
+    return Functions(*(_named(each, name_of(fun), signature) for each in (value, updates, both)))
 
 
 def _applied(fun: Function, given: dict[str, Any]) -> Any:
@@ -146,10 +158,9 @@ def _value_and_updates(out: Any) -> tuple[Any, Mapping[str, Any]]:
     )
 
 
-def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:
+def _named(fun: Any, name: str, signature: inspect.Signature) -> Function:
     """A function of positional arguments that are called as the inputs are."""
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    fun.__signature__ = inspect.Signature([inspect.Parameter(each, kind) for each in inputs])
+    fun.__signature__ = signature
     fun.__name__ = name
     return fun
 

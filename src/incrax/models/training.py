@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from incrax._messages import wrong_option
 from incrax.engine.inputs.frames import Frame, framed
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.rows import as_plain
@@ -44,6 +45,8 @@ class Training:
                 f"`training(updates=...)` got {updates!r}. The model is as it was. Use one of "
                 '"before", "after", "never".'
             )
+        if not hasattr(optimizer, "init"):
+            raise wrong_option("training(optimizer)", optimizer, "an optimizer of optax")
         self._inputs = inputs
         self._fitted = _fitted(inputs)
         self._optimizer_state = optimizer.init(inputs.tree(self._trained()))

@@ -431,20 +431,20 @@ class RowEngine:
         num_known = sum((number,) in known for number in rows.places)
         return Chunks(len(rows.chunks) - num_known, num_known, 0)
 
-    def warm_up(self, _: Any, changing: Iterable[str | Sequence[str]]) -> None:
+    def warm_up(self, _: Any, changing: Iterable[Sequence[str]]) -> None:
         """Plan, compile and fill every named change for all chunks whose programs read what it
         names.
 
         Raises:
             UnknownInputError: no program over the rows reads it.
         """
-        for name in [changing] if isinstance(changing, str) else changing:
+        for names in changing:
             errors = []
             engines = self.engines()
             for engine in engines:
                 state = engine.store.states[-1]
                 try:
-                    warm_up(engine, [value.feed for value in state.values], [name])
+                    warm_up(engine, [value.feed for value in state.values], [names])
                 except UnknownInputError as error:
                     errors.append(error)
             if errors and len(errors) == len(engines):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from incrax.errors import StartError
 
 _UNTOUCHED = "Nothing was sampled."
@@ -26,11 +24,3 @@ def bad_start(value: Any) -> StartError:
         f"The log-density at the start is {value}. This is usually a start outside of the support, "
         f"or data that hold NaN. {_UNTOUCHED} Start where it is finite, for example at a best fit."
     )
-
-
-def check_number(option: str, value: Any, least: int = 1) -> None:
-    """Raise where what counts steps is no integer, or below the least."""
-    if not (isinstance(value, (int, np.integer)) and value >= least):
-        raise ValueError(
-            f"`{option}` got {value!r}. {_UNTOUCHED} Pass an integer of {least} or more."
-        )

@@ -130,7 +130,8 @@ def made_block(
     shown = ", ".join(parts_of(name))
     if isinstance(update, Categorical):
         return _categorical(density, shown, update, np.isin(density.names, names))
-    update.check(names)
+    if not isinstance(update, Walk):
+        widths_of(type(update).__name__, update.step_size, names[:1])
     moved = _widths(density, names, update)
     num_rows = _num_rows(name, shown, moved)
     size = len(names) // (num_rows or 1)

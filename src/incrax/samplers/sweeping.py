@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from incrax._forecast import Forecast
-from incrax._messages import ambiguous_input, listed, wrong_option
+from incrax._messages import ambiguous_input, checked_count, listed, wrong_option
 from incrax._progress import Meter
 from incrax.engine.inputs.paths import completed
 from incrax.errors import BlockError, NotCalledError, PositionError, SelectionError
@@ -23,7 +23,7 @@ from incrax.samplers.chain import Chain, Job, generators
 from incrax.samplers.checkpoints import saved_warmup
 from incrax.samplers.compiled_sweeps import compiled_chain
 from incrax.samplers.density import Density
-from incrax.samplers.messages import bad_start, check_number
+from incrax.samplers.messages import bad_start
 from incrax.samplers.sweep_blocks import ROWS, is_by_rows, named, parts_of
 from incrax.samplers.updates import (
     Block,
@@ -213,13 +213,17 @@ def _checked(job: Job, density: Density) -> Job:
     """The same with starts by path.
 
     Raises:
-        ValueError: a number is out of range.
+        TypeError, ValueError: a number is no integer, or out of range.
         PositionError: starts of another shape.
     """
-    check_number("num_sweeps", job.num_sweeps)
-    check_number("chains", job.num_chains)
-    check_number("num_warmup", job.num_warmup, least=0)
-    devices = None if job.devices is None else tuple(job.devices)
+    job = job._replace(
+        num_sweeps=checked_count("gibbs(num_sweeps=...)", job.num_sweeps),
+        num_warmup=checked_count("gibbs(num_warmup=...)", job.num_warmup, 0),
+        chains=None if job.chains is None else checked_count("gibbs(chains=...)", job.chains),
+    )
+    devices = job.devices
+    if devices is not None:
+        devices = tuple(devices) if isinstance(devices, Iterable) else (devices,)
     if devices is not None and not (devices and all(isinstance(x, jax.Device) for x in devices)):
         raise wrong_option("devices", devices, "one device of JAX, or several")
     starts = None if job.starts is None else density.placed(job.starts)
@@ -377,7 +381,6 @@ def _starts(density: Density, job: Job) -> list[np.ndarray]:
 def _block(density: Density, name: Any, walk: Walk) -> Block:
     """A block, and how it moves."""
     names = named(density.names, name)
-    walk.check(names)
     width = widths_of("Walk", walk.width, names)
     target = target_of(walk, len(names))
     return Block(names, density.places(names), density.value, width, walk.times, target)

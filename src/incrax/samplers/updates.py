@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from incrax._messages import listed
+from incrax._messages import check_function, checked_count, listed
 from incrax.errors import ProposalError
-from incrax.samplers.messages import check_number
 
 MANY_GAIN = 10.0
 """Sweeps of a warm-up in which widths change by all that they are off, before they settle."""
@@ -95,9 +94,8 @@ class Walk:
     width: ArrayLike | None = None
     times: int = 1
 
-    def check(self, names: Sequence[str]) -> None:
-        """Raise where a number is out of range."""
-        check_number("Walk(times=...)", self.times)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "times", checked_count("Walk(times=...)", self.times))
 
 
 @dataclass(frozen=True)
@@ -124,10 +122,9 @@ class Hamiltonian:
     num_steps: int = 10
     width: ArrayLike = 1.0
 
-    def check(self, names: Sequence[str]) -> None:
-        """Raise where a number is out of range, or does not fit a block of these elements."""
-        check_number("Hamiltonian(num_steps=...)", self.num_steps)
-        widths_of("Hamiltonian", self.step_size, names)
+    def __post_init__(self) -> None:
+        num_steps = checked_count("Hamiltonian(num_steps=...)", self.num_steps)
+        object.__setattr__(self, "num_steps", num_steps)
 
 
 @dataclass(frozen=True)
@@ -217,10 +214,9 @@ class Kernel:
     target: float = 0.8
     times: int = 1
 
-    def check(self, names: Sequence[str]) -> None:
-        """Raise where a number is out of range."""
-        check_number("Kernel(times=...)", self.times)
-        widths_of("Kernel", self.step_size, names[:1])
+    def __post_init__(self) -> None:
+        check_function("Kernel(make)", self.make)
+        object.__setattr__(self, "times", checked_count("Kernel(times=...)", self.times))
 
 
 # --- widths ---------------------------------------------------------------------------------------
@@ -259,7 +255,10 @@ def widths_of(update: str, width: Any, names: Sequence[str]) -> np.ndarray:
     Raises:
         ProposalError: there are other numbers of them, or one is not positive.
     """
-    widths = np.asarray(1.0 if width is None else width, np.float64)
+    try:
+        widths = np.asarray(1.0 if width is None else width, np.float64)
+    except (TypeError, ValueError):
+        widths = np.array(np.nan)
     is_positive = np.all((widths > 0) & np.isfinite(widths))
     if widths.shape not in ((), (len(names),)) or not is_positive:
         raise ProposalError(

@@ -210,7 +210,6 @@ def test_too_many_paths():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"max_paths": 0}, "`guarded(max_paths=...)` got 0; it is a number of paths, at least 1."),
         ({"fallback": "jit"}, '`guarded(fallback=...)` got \'jit\'; use "eager" or "error".'),
         (
             {"fallback": "cond"},

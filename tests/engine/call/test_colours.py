@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import check_text
 
 import incrax
 from incrax.engine.call.row_parts import colours_of
@@ -76,8 +77,12 @@ def test_where_nothing_is_known_there_are_none(case):
     x, w = jnp.ones(NUM), jnp.asarray(0.7)
     state, sites = incrax.incremental(UNKNOWN[case]).sites(x, w, moves=["x[*]", "w"])
     assert sites.colours(state, ["x"]) is None
-    with pytest.raises(NotByRowsError):
-        sites.parts(state, {"x": x})
+    text = (
+        "`parts` cannot say what each row of `x` adds to the function: its rows meet in something else "
+        "than sums of terms that each read few of them, such as a product, a sort or a maximum. Nothing "
+        "was evaluated. Ask `look` for what a change of some rows makes."
+    )
+    check_text(NotByRowsError, text, sites.parts, state, {"x": x})
 
 
 def test_what_has_no_rows_has_no_colours():

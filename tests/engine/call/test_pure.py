@@ -5,6 +5,7 @@ reach is skipped.
 from __future__ import annotations
 
 import functools
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -529,6 +530,76 @@ def test_declared_names_and_flags_are_checked():
         functools.partial(step, changed={"theta": jnp.ones(3, bool)}),
         *(state, THETA, X),
     )
+
+
+WRONG_CHANGED = {
+    "number": (0.5, "step(changed=...)", "a name, or several"),
+    "nested": ([["theta"]], "step(changed=...)", "a name, or several"),
+    "boolean": (True, "step(changed=...)", "a name, or several"),
+    "keys": ({3: True}, "step(changed=...)", "a name, or several"),
+    "row numbers": (
+        {"theta": [0, 1, 2, 3]},
+        "step(changed={'theta': ...})",
+        "a boolean, or an array of them",
+    ),
+    "share": ({"theta": 0.5}, "step(changed={'theta': ...})", "a boolean, or an array of them"),
+    "text": ({"theta": "yes"}, "step(changed={'theta': ...})", "a boolean, or an array of them"),
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "option", "expected"), WRONG_CHANGED.values(), ids=WRONG_CHANGED
+)
+@pytest.mark.every_case
+def test_what_changed_is_paths_and_booleans(changed, option, expected):
+    state, step = minimal(likelihood).pure(THETA, X)
+    seen = changed["theta"] if "theta" in option else changed
+    text = f"`{option}` got {seen!r} of type {type(seen).__name__}; it must be {expected}."
+    check_text(TypeError, text, step, state, THETA, X, changed=changed)
+
+
+def weighted(weight, data=THETA):
+    return incrax.incremental(lambda a, x: weight * jnp.sum(jnp.exp(a * x) * data))
+
+
+OTHER_STATE = (
+    "`step` got a `{}` that is no state of this function, or no change of one: it was made by "
+    "another function, with other data that stay, or has other types. This is usually the state of "
+    "another function, or a carry that holds more than the state. Values saved for the one are "
+    "wrong for the other. Nothing was evaluated. Pass what `pure` or `sites` of this function "
+    "returned, or a step of theirs."
+)
+OTHERS = {
+    "other number": lambda own: weighted(3.0).pure(1.0, FROZEN)[0],
+    "other captured data": lambda own: weighted(2.0, 2 * THETA).pure(1.0, FROZEN)[0],
+    "other frozen data": lambda own: weighted(2.0).pure(1.0, incrax.frozen(2 * THETA))[0],
+    "several": lambda own: jax.tree.map(lambda x: jnp.stack([x, x]), own),
+    "tuple": tuple,
+    "none": lambda own: None,
+}
+FROZEN = incrax.frozen(THETA)
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+@pytest.mark.every_case
+def test_the_state_of_another_function_is_refused(other):
+    own, step = weighted(2.0).pure(1.0, FROZEN)
+    wrong = other(own)
+    text = OTHER_STATE.format(type(wrong).__name__)
+    check_text(incrax.errors.StepTypeError, text, step, wrong, 1.0, FROZEN)
+
+
+def test_a_form_that_is_made_anew_takes_the_state_also_from_a_file():
+    state, _ = weighted(2.0).pure(1.0, FROZEN)
+    found = pickle.loads(pickle.dumps(jax.device_get(state)))
+
+    @jax.jit
+    def run(state, a):
+        _, step = weighted(2.0).pure(a, FROZEN)
+        return step(state, a, FROZEN)
+
+    for each in (state, found):
+        same(run(each, 1.5)[1], weighted(2.0).fresh(1.5, FROZEN))
 
 
 def test_mutable_arrays_have_no_pure_form():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from engine.plan.test_row_sets import NUM, programs
-from helpers import check_text, examples
+from helpers import check_text, examples, same
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
@@ -443,10 +443,82 @@ def test_bad_input():
         sites.parts(state, {"p['scale']": 1.0})
     with pytest.raises(UnknownInputError):
         sites.colours(state, ["p['scale']"])
-    other, _ = incrax.incremental(jnp.sum).sites(jnp.zeros(LENGTH), moves=["a[*]"])
-    for wrong in (other._replace(values=other.values * 2), (state, 0.0), None):
-        with pytest.raises(StepTypeError, match="got what is no state of this function"):
-            sites.look(wrong, {"p['theta']": (1, 0.5)})
+    with pytest.raises(
+        TypeError, match=r"`sites\(moves=...\)` got 3 of type int; it must be a name"
+    ):
+        f.sites(start(), moves=3)
+
+
+OTHER_STATE = (
+    "`{}` got a `{}` that is no state of this function, or no change of one: it was made by another "
+    "function, with other data that stay, or has other types. This is usually the state of another "
+    "function, or a carry that holds more than the state. Values saved for the one are wrong for "
+    "the other. Nothing was evaluated. Pass what `pure` or `sites` of this function returned, or a "
+    "step of theirs."
+)
+THETAS = jnp.zeros(10)
+ONES = jnp.ones(10)
+
+
+def powers(power):
+    return incrax.incremental(lambda a, b: -jnp.sum(jnp.abs(a - b) ** power))
+
+
+OTHER_SITES = {
+    "other number": lambda: powers(4.0).sites(THETAS, ONES, moves=["a[*]"]),
+    "other data": lambda: powers(3.0).sites(THETAS, 2 * ONES, moves=["a[*]"]),
+    "other moves": lambda: powers(3.0).sites(ONES, THETAS, moves=["b[*]"]),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_SITES)
+@pytest.mark.every_case
+def test_states_and_changes_of_other_sites_are_refused(name):
+    state, sites = powers(3.0).sites(THETAS, ONES, moves=["a[*]"])
+    change = {"a": (2, 0.5)}
+    delta, _ = sites.look(state, change)
+    wrong, others = OTHER_SITES[name]()
+    assert [x.shape for x in jax.tree.leaves(wrong)] == [x.shape for x in jax.tree.leaves(state)]
+    other_delta, _ = others.look(wrong, {"b" if name == "other moves" else "a": (2, 0.5)})
+    for method, call in {
+        "look": lambda: sites.look(wrong, change),
+        "settle": lambda: sites.settle(wrong, delta),
+        "start": lambda: sites.start({"a": ONES}, wrong),
+        "parts": lambda: sites.parts(wrong, {"a": ONES}),
+        "inputs": lambda: sites.inputs(wrong),
+    }.items():
+        check_text(StepTypeError, OTHER_STATE.format(method, "SitesState"), call)
+    text = OTHER_STATE.format("settle", "Delta")
+    check_text(StepTypeError, text, lambda: sites.settle(state, other_delta))
+
+
+def test_what_is_no_state_or_no_change_is_refused():
+    state, sites = powers(3.0).sites(THETAS, ONES, moves=["a[*]"])
+    several = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    for wrong in (several, (state, 0.0), tuple(state), None):
+        text = OTHER_STATE.format("look", type(wrong).__name__)
+        check_text(StepTypeError, text, lambda wrong=wrong: sites.look(wrong, {"a": (1, 0.5)}))
+    text = OTHER_STATE.format("settle", "NoneType")
+    check_text(StepTypeError, text, lambda: sites.settle(state, None))
+
+
+def test_sites_that_are_made_anew_take_the_state():
+    state, sites = powers(3.0).sites(THETAS, ONES, moves=["a[*]"])
+    _, again = powers(3.0).sites(ONES, ONES, moves=["a[*]"])
+    delta, out = sites.look(state, {"a": (2, 0.5)})
+    assert again.look(state, {"a": (2, 0.5)})[1] == out
+    same(sites.settle(state, delta).values, again.settle(state, delta).values)
+
+
+@pytest.mark.parametrize("accept", [None, "yes", 0.5, 1, np.ones(3, bool)], ids=str)
+@pytest.mark.every_case
+def test_a_change_is_accepted_by_one_boolean(accept):
+    state, sites = powers(3.0).sites(THETAS, ONES, moves=["a[*]"])
+    delta, _ = sites.look(state, {"a": (2, 0.5)})
+    seen = f"{accept!r} of type {type(accept).__name__}"
+    text = f"`settle(accept=...)` got {seen}; it must be a boolean."
+    check_text(TypeError, text, lambda: sites.settle(state, delta, accept))
+    same(sites.settle(state, delta, np.bool_(True)), sites.settle(state, delta))
 
 
 WRONG_TYPE = (

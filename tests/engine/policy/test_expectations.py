@@ -374,12 +374,6 @@ def test_a_name_of_no_input_is_refused_at_the_first_call(name):
         ours(1.0, 0.5, X)
 
 
-@pytest.mark.parametrize("calls", [0, -1, 2.5, "many"])
-def test_a_number_of_calls_is_one(calls):
-    with pytest.raises(ValueError, match=r"`Tuning\(calls=...\)` got .*; it is a number of calls"):
-        incrax.incremental(model, calls=calls)
-
-
 def heavy(a, b, x):
     """A millisecond or so of work that `a` does not reach."""
     return a * jnp.sum(jnp.exp(-b * x) ** 1.5)
@@ -460,12 +454,6 @@ def test_few_calls_to_come_repay_nothing(monkeypatch):
         ours(a, 0.5, x)
         ours.expect(3)
     assert chooser(ours).planner.num_programs == 0
-
-
-@pytest.mark.parametrize("calls", [-1, 2.5, "many"])
-def test_another_number_of_calls_is_an_error(calls):
-    with pytest.raises(ValueError, match=r"`expect\(calls\)` got .*; it is a number of calls"):
-        incrax.incremental(model).expect(calls)
 
 
 @pytest.mark.parametrize(

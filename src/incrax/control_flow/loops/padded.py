@@ -262,14 +262,14 @@ Lengths = dict[str | int, int]
 class NamedArguments:
     """Some arguments of a function, by name or position, as users write them."""
 
-    def __init__(self, fun: Function, names: str | int | Names) -> None:
+    def __init__(self, fun: Function, names: Names) -> None:
         parameters = parameters_of(fun) or {}
         positional = [
             name
             for name, p in parameters.items()
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        self.names: Names = names_in(names)
+        self.names: Names = names
         self.parameters: list[str] = list(parameters)
         """Names of all; none where the function does not tell."""
         self.places: list[tuple[int | None, str | None]] = [
@@ -365,7 +365,7 @@ class Bucketed(WrapsFunction):
     def __init__(self, fun: Function, ragged: str | int | Names) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
-        self._ragged = NamedArguments(fun, ragged)
+        self._ragged = NamedArguments(fun, names_in("bucketed(ragged=...)", ragged, (str, int)))
         self._capacities: dict[str | int, set[int]] = {name: set() for name in self._ragged.names}
         self._program = jax.jit(self._traced)
         self.num_traces: int = 0

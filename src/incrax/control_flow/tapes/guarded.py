@@ -29,7 +29,7 @@ from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._locations import NO_VALUE, place_of_error
-from incrax._messages import check_function, wrong_option
+from incrax._messages import check_function, checked_count, wrong_option
 from incrax._names import WrapsFunction, name_of, names_in, reduced
 from incrax._program import Values
 from incrax._tables import LruTable, program_bytes
@@ -401,7 +401,9 @@ def guarded(
         2
     """
     _check(f, guard, max_paths, fallback)
-    options = TapeOptions(guard, max_paths, fallback, names_in(constant))
+    options = TapeOptions(
+        guard, max_paths, fallback, names_in("guarded(constant=...)", constant, (str, int))
+    )
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)
@@ -420,10 +422,7 @@ def _check(f: Any, guard: Any, max_paths: Any, fallback: Any) -> None:
         check_function("guarded(f)", f)
     if guard is not None and not callable(guard):
         raise wrong_option("guarded(guard=...)", guard, "a function of the same arguments")
-    if not isinstance(max_paths, int) or isinstance(max_paths, bool) or max_paths < 1:
-        raise ValueError(
-            f"`guarded(max_paths=...)` got {max_paths!r}; it is a number of paths, at least 1."
-        )
+    checked_count("guarded(max_paths=...)", max_paths)
     if fallback not in FALLBACKS:
         raise ValueError(_unknown_fallback(fallback))
 
@@ -463,4 +462,5 @@ def check_tape(f: Function, *args: Any, **kwargs: Any) -> TapeReport:
         >>> bool(report), len(report.branches)
         (False, 1)
     """
+    check_function("check_tape(f)", f)
     return branches_of(_plain(f), args, kwargs)

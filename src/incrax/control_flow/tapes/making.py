@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._locations import NO_VALUE, Place, place_of_error
 from incrax._messages import unhashable_static
+from incrax._names import names_in
 from incrax._program import Values
 from incrax.control_flow.loops.padded import NamedArguments, Names
 from incrax.control_flow.tapes.captured import Captured, captured_by
@@ -199,7 +200,7 @@ def static_arguments(fun: Function, static: str | int | Names) -> NamedArguments
     Raises:
         ValueError: a name or position that the function does not have.
     """
-    found = NamedArguments(fun, static)
+    found = NamedArguments(fun, names_in("guarded(static=...)", static, (str, int)))
     known = found.parameters
     for name, (_, keyword) in zip(found.names, found.places, strict=True):
         if known and keyword not in known:

@@ -12,12 +12,12 @@ import jax
 from incrax import _jax
 from incrax._collection import paused
 from incrax._locations import NO_VALUE, place_of_error
-from incrax._messages import branch_in_incremental, numpy_in_incremental
+from incrax._messages import branch_in_incremental, first_few, numpy_in_incremental
 from incrax._names import as_program_name, name_of
-from incrax._program import Function, Program, Values, trace_jitted
+from incrax._program import Args, Function, Kwargs, Program, Values, trace_jitted
 from incrax._tuning import Tuning
-from incrax.engine.inputs.leaves import LeafValue
-from incrax.engine.inputs.signature import Signature
+from incrax.engine.inputs.leaves import LeafValue, is_dynamic
+from incrax.engine.inputs.signature import Signature, argument_names, leaf_path
 from incrax.engine.plan.facts import AlgebraState, Facts
 from incrax.engine.program.cost import Calibration, assumed_prices
 from incrax.engine.program.dependence import MAX_LEAF_ELEMENTS, depend, make_layout
@@ -119,6 +119,28 @@ def _trace(
         is_numpy = isinstance(error, jax.errors.TracerArrayConversionError)
         refused = numpy_in_incremental if is_numpy else branch_in_incremental
         raise refused(name_of(fun), place_of_error(error)) from error
+    except Exception as error:
+        _note_statics(error, fun, args, kwargs)
+        raise
+
+
+def _note_statics(error: Exception, fun: Function, args: Args, kwargs: Kwargs) -> None:
+    """Say of an error of a function which of its inputs are no arrays: None or a text where a number
+    was meant is an error somewhere inside.
+    """
+    names = argument_names(fun, len(args))
+    leaves = jax.tree.leaves_with_path((args, kwargs), is_leaf=lambda x: x is None)
+    statics = [
+        f"`{leaf_path(names, path)}` of type {type(x).__name__}"
+        for path, x in leaves
+        if not (is_dynamic(x) or hasattr(x, "dtype"))
+    ]
+    if statics:
+        error.add_note(
+            f"`{name_of(fun)}` was traced with inputs that are no arrays, which it gets as they are: "
+            f"{first_few(statics)}. If one of these was to be a number, that is why. Nothing "
+            "was evaluated or stored."
+        )
 
 
 def trace_for(fun: Function, signature: Signature, leaves: Values) -> Program:

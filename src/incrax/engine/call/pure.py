@@ -30,6 +30,7 @@ from incrax._messages import (
     other_weak_type,
     unknown_input,
 )
+from incrax._names import names_in
 from incrax._program import (
     Args,
     Env,
@@ -43,6 +44,7 @@ from incrax._program import (
 )
 from incrax._tuning import is_disabled
 from incrax.engine.call.analysis import Analysis
+from incrax.engine.call.origin import Origin, origin_of
 from incrax.engine.call.pure_flags import Flags, all_set, compared, declared, leaves_set
 from incrax.engine.compile.captured import unfolded
 from incrax.engine.compile.executables import device_constants
@@ -66,6 +68,7 @@ class PureState(NamedTuple):
     inputs: tuple[Any, ...]  # those that are not frozen
     saved: Saved  # current for them
     outputs: tuple[Any, ...]  # likewise
+    origin: Origin  # whose they are
 
 
 class PureFunction:
@@ -189,7 +192,8 @@ class Step:
       be traced.
 
     Raises:
-        StepTypeError: arguments have another structure, shape or dtype, or other static values.
+        StepTypeError: arguments have another structure, shape or dtype, or other static values;
+            or the state is that of another function.
         UnknownInputError: a path names no input.
     """
 
@@ -222,6 +226,7 @@ class Step:
         self._frozen = {  # by number
             i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)
         }
+        self._origin = origin_of(facts.program, list(self._frozen.values()), list(self._frozen))
 
     def start(self, leaves: Values) -> PureState:
         """The state at some leaves; compiled where nothing is being traced."""
@@ -230,7 +235,8 @@ class Step:
         return (self._start if is_traced else jax.jit(self._start))(at)
 
     def _start(self, leaves: Values) -> PureState:
-        return lax.stop_gradient(PureState(self._carried(leaves), *self._from_scratch(leaves)))
+        state = PureState(self._carried(leaves), *self._from_scratch(leaves), self._origin)
+        return lax.stop_gradient(state)
 
     def __call__(
         self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any
@@ -241,6 +247,7 @@ class Step:
         hidden = [i for i in self._frozen if isinstance(given[i], _jax.Tracer)]
         leaves = self._checked(given, hidden)
         are_weak = self._weak_results(map(type_of, given))
+        self._check_state("step", state)
         state, moved = _jax.varying_alike((state, self._carried(leaves)))
         leaves = tuple(self._all_inputs(moved, leaves))
         stepped = lambda: self._stepped(state, leaves, changed)
@@ -280,7 +287,9 @@ class Step:
         kept = (None, None) if flag is True else (state.outputs, jnp.asarray(flag))
         outputs = function.outputs(leaves, saved, *kept)
         inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(primals)])
-        return PureState(inputs, saved, lax.stop_gradient(outputs)), outputs
+        return state._replace(
+            inputs=inputs, saved=saved, outputs=lax.stop_gradient(outputs)
+        ), outputs
 
     def _from_scratch(self, leaves: Values) -> tuple[Any, tuple[Any, ...]]:
         """The saved values and the outputs at any leaves."""
@@ -315,7 +324,9 @@ class Step:
             StepTypeError: as a step; by the function as well, where an input is of another type.
         """
         given = self._dynamic(args, {})
+        self._check_state("remainder", state)
         function = self._function
+        moving = names_in("remainder(moving=...)", moving)
         unknown = [path for path in moving if path not in self._paths]
         if unknown:
             raise unknown_input(unknown[0], self._paths)
@@ -386,6 +397,12 @@ class Step:
         known = self._signature.dynamic_types[index]
         if not same_type(x, known):
             raise other_type(self._paths[index], type_text(descriptor(x)), type_text(known))
+
+    def _check_state(self, method: str, state: Any) -> None:
+        facts = self._function.facts
+        saved = [var for segment in self._function.segments for var in segment.saves]
+        types = map(type_of, (*self._carried(facts.invars), *saved, *facts.outvars))
+        self._origin.check(method, state, PureState, types)
 
     def _carried(self, leaves: Values) -> tuple[Any, ...]:
         return tuple([x for i, x in enumerate(leaves) if i not in self._frozen])

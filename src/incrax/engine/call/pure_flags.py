@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._messages import wrong_option
+from incrax._names import names_in
 from incrax._program import Values
-from incrax.engine.inputs.leaves import different_bits
+from incrax.engine.inputs.leaves import as_array, different_bits
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.program.dependence import Layout
 
@@ -79,13 +81,13 @@ def declared(layout: Layout, paths: Sequence[str], changed: Any) -> Flags:
 
     Raises:
         UnknownInputError: a path names no input.
+        TypeError: what should be paths, or booleans, is something else.
         ValueError: an array of booleans has not the shape of its input.
     """
-    if not isinstance(changed, Mapping):
-        names: Iterable[str] = [changed] if isinstance(changed, str) else changed
-        changed = dict.fromkeys(names, True)
+    names = names_in("step(changed=...)", changed)
+    flags = changed if isinstance(changed, Mapping) else dict.fromkeys(names, True)
     values: list[Any] = list(leaves_set(layout, ()).values)
-    for name, flag in changed.items():
+    for name, flag in flags.items():
         for index, elements in layout.leaves_of(paths_mask(paths, layout, [name])):
             numbers = np.arange(layout.widths[index])
             chosen = np.isin(numbers, numbers if elements is None else elements)
@@ -95,9 +97,22 @@ def declared(layout: Layout, paths: Sequence[str], changed: Any) -> Flags:
     return Flags(layout, values)
 
 
+def boolean(option: str, given: Any, *, may_be_array: bool = False) -> jax.Array:
+    """A boolean of the graph, or an array of them where there may be one.
+
+    Raises:
+        TypeError: it is something else, as a probability or the number of a row.
+    """
+    array = as_array(given)
+    if array is None or array.dtype != bool or (array.ndim and not may_be_array):
+        more = ", or an array of them" * may_be_array
+        raise wrong_option(option, given, f"a boolean{more}")
+    return array
+
+
 def _spread(name: str, flag: Any, chosen: np.ndarray) -> jax.Array:
     """A flag of the graph, or one at each of the chosen elements."""
-    flag = jnp.asarray(flag)
+    flag = boolean(f"step(changed={{{name!r}: ...}})", flag, may_be_array=True)
     if flag.ndim and flag.size != chosen.sum():
         raise ValueError(
             f"`changed[{name!r}]` has {flag.size} booleans for {chosen.sum()} tracked elements; "

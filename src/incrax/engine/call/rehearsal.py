@@ -113,11 +113,9 @@ def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
     return entry, plan_dirty(engine.facts, dirty, saves=chooser.segments.wanted)
 
 
-def warm_up(engine: Engine, leaves: Values, changing: Iterable[str | Sequence[str]]) -> None:
+def warm_up(engine: Engine, leaves: Values, changing: Iterable[Sequence[str]]) -> None:
     """Plan, compile and fill every named change at these leaves, with progress on a terminal."""
-    changing = [changing] if isinstance(changing, str) else changing
-    groups = [(name,) if isinstance(name, str) else tuple(name) for name in changing]
-    masks = [paths_mask(engine.paths, engine.layout, group) for group in groups]
+    masks = [paths_mask(engine.paths, engine.layout, group) for group in changing]
     with Meter("incrax: compiling plans", len(masks)) as meter:
         for mask in masks:
             prepare(engine, leaves, mask)

@@ -17,7 +17,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._messages import many_functions, nothing_saved
-from incrax._names import name_of
+from incrax._names import groups_in, name_of
 from incrax._program import Function, Results, Values
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
@@ -284,5 +284,5 @@ class Traces:
         analysis = self._analysed(signature, leaves, "sites()", is_exact=False)
         paths = signature.dynamic_paths
         shapes = [np.shape(x) for x in leaves]
-        found = [named_move(paths, shapes, move) for move in moves]
+        found = [named_move(paths, shapes, move) for move in groups_in("sites(moves=...)", moves)]
         return make_sites(analysis.facts, paths, leaves, analysis.out_tree, found)

@@ -6,7 +6,6 @@ an input's type. It must not know what they reach.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._messages import not_by_rows, unknown_input, wrong_site
-from incrax.engine.inputs.leaves import different_bits
+from incrax.engine.inputs.leaves import as_array, different_bits
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, taken, with_rows
 
@@ -66,7 +65,7 @@ def changed(value: Any, change: Change) -> Any:
 
 
 def named_move(
-    paths: Sequence[str], shapes: Sequence[tuple[int, ...]], names: str | Sequence[str]
+    paths: Sequence[str], shapes: Sequence[tuple[int, ...]], names: Sequence[str]
 ) -> Move:
     """The inputs that paths name; "theta[*]": rows of it.
 
@@ -75,7 +74,7 @@ def named_move(
         StepTypeError: an input has no rows.
     """
     found: Move = []
-    for name in [names] if isinstance(names, str) else names:
+    for name in names:
         path = name.removesuffix("[*]")
         leaves = [leaf for leaf, known in enumerate(paths) if is_within(known, path)]
         if not leaves:
@@ -96,7 +95,7 @@ def checked_change(method: str, path: str, given: Any, aval: Any) -> Change:
     """
     if not isinstance(given, tuple):
         return _of_type(method, path, "a value", given, aval.shape, aval.dtype)
-    numbers = _array(given[0]) if len(given) == 2 and aval.shape else None
+    numbers = as_array(given[0]) if len(given) == 2 and aval.shape else None
     is_integer = numbers is not None and jnp.issubdtype(numbers.dtype, jnp.integer)
     if numbers is None or not is_integer or numbers.ndim > 1 or not numbers.size:
         pair = " and ".join(map(_text, given))
@@ -115,7 +114,7 @@ def _of_type(
     Raises:
         StepTypeError: it is something else.
     """
-    array = _array(given)
+    array = as_array(given)
     if array is not None and array.shape == shape:
         is_weak = bool(getattr(array, "weak_type", False))
         if array.dtype == dtype:
@@ -125,15 +124,9 @@ def _of_type(
     raise wrong_site(method, path, f"{what} of type {_text(given)}", f"{dtype}{list(shape)}")
 
 
-def _array(given: Any) -> jax.Array | None:
-    with contextlib.suppress(TypeError, ValueError):
-        return jnp.asarray(given)
-    return None
-
-
 def _text(given: Any) -> str:
     """The type of what may be an array, as messages show it."""
-    array = _array(given)
+    array = as_array(given)
     return type(given).__name__ if array is None else f"{array.dtype}{list(array.shape)}"
 
 

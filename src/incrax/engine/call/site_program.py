@@ -28,6 +28,7 @@ from incrax import _jax
 from incrax._jax import Var, as_strong
 from incrax._messages import unknown_input
 from incrax._program import Env, Results, Values, read_vars, type_of
+from incrax.engine.call.origin import Origin, origin_of
 from incrax.engine.call.row_parts import RowParts
 from incrax.engine.call.site_changes import Change, Changes, Move, NewRows, changed
 from incrax.engine.plan.environment import AgainError, ValueOf
@@ -81,6 +82,7 @@ class SiteProgram:
     moving: tuple[int, ...]  # numbers of the inputs that move
     out_tree: Any  # of the result
     value_of: ValueOf  # on the host, of a variable that does not move, for look-ups
+    origin: Origin  # of its states
     slots: list[Var] = field(default_factory=list)  # what a state has, the moving inputs first
     fixed: list[Var] = field(default_factory=list)  # what all states share
     tables: Env = field(default_factory=dict)  # of look-ups: for each id, which rows have it
@@ -328,7 +330,9 @@ def make_program(
     ask = functools.cache(value_at(facts, feeds))
     dirty = mask_of(facts, moving)
     value_of = lambda var: None if facts.mask(var) & dirty else ask(var)
-    return SiteProgram(facts, tuple(paths), moving, out_tree, value_of)
+    fixed = [x for leaf, x in enumerate(feeds) if leaf not in moving]
+    origin = origin_of(facts.program, fixed, moves)
+    return SiteProgram(facts, tuple(paths), moving, out_tree, value_of, origin)
 
 
 def hold_what_is_read(program: SiteProgram, env: Env, moves: Sequence[Move]) -> None:

@@ -32,8 +32,10 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from incrax import _jax
-from incrax._messages import no_sites, other_state, wrong_site
-from incrax._program import Env, Values
+from incrax._messages import checked_count, no_parts, no_sites, wrong_site
+from incrax._program import Env, Values, type_of
+from incrax.engine.call.origin import Origin
+from incrax.engine.call.pure_flags import boolean
 from incrax.engine.call.site_changes import (
     Change,
     Changes,
@@ -57,6 +59,7 @@ class SitesState(NamedTuple):
 
     values: tuple[Any, ...]  # the inputs that move, sums and other saved values at them
     num_differences: Any  # that each of these has taken, an array of int32
+    origin: Origin  # whose they are
 
 
 class Delta(NamedTuple):
@@ -64,6 +67,7 @@ class Delta(NamedTuple):
 
     found: dict[int, Change]  # of what the state has, by place
     num_differences: Any  # that each value has taken then
+    origin: Origin  # whose change it is
 
 
 class FoundDelta(NamedTuple):
@@ -72,6 +76,11 @@ class FoundDelta(NamedTuple):
     few: Delta  # as rows
     values: dict[str, Any]  # as whole inputs, which count where there were too many
     is_few: Any
+
+    @property
+    def origin(self) -> Origin:
+        """Whose change it is."""
+        return self.few.origin
 
 
 def make_sites(
@@ -106,7 +115,7 @@ def make_sites(
         at = dict(zip(env, values, strict=True))
         counts = jnp.zeros(len(program.slots), np.int32)
         values = program.computed(program.slots, at)
-        return SitesState(values, counts), program.computed(program.fixed, at)
+        return SitesState(values, counts, program.origin), program.computed(program.fixed, at)
 
     state, fixed = start(list(env.values()))
     return state, Sites(program, fixed)
@@ -148,18 +157,22 @@ class Sites:
             UnknownInputError: a path names no input that moves.
             StepTypeError: a value has another shape or dtype than the input, or its rows; rows by
                 number, with `max_rows`; a state of another function.
+            TypeError, ValueError: `max_rows` counts no rows.
 
         Cost: the equations that the rows reach, on these rows alone, now and as they were; all rows
             where the function needs them all (`max`, `sort`, `cumsum` along the axis). Under
             `vmap` sums are summed anew for all candidates, or chains, where one of them needs it.
             With `max_rows` the inputs are compared, and all must have few.
         """
+        self._check_state("look", state)
         state, changes = _jax.varying_alike((state, dict(changes)))
         if max_rows is not None and changes:
-            return self._look_found(state, changes, max_rows)
+            return self._look_found(
+                state, changes, checked_count("look(max_rows=...)", max_rows, 0)
+            )
         given = self._given("look", changes)
         program = self._program
-        env = self._env(state)
+        env = program.env(self._fixed, state.values)
 
         def run(fixed: Values, state: SitesState, given: Changes) -> Any:
             return program.found(program.env(fixed, state.values), given)
@@ -179,7 +192,7 @@ class Sites:
             anew = lambda: program.found_anew(env, given, summed)
             new = new | lax.cond(is_sound, lambda: summed, anew)
             counts = jnp.where(is_summed, jnp.where(is_sound, counts + 1, 0), counts)
-        return Delta(new, counts), program.out(env, new)
+        return Delta(new, counts, program.origin), program.out(env, new)
 
     def _limit(self, given: Changes) -> int:
         """Differences that sums may take: as many as there are rows of what changes."""
@@ -219,8 +232,16 @@ class Sites:
         Returns:
             The next state.
 
+        Raises:
+            StepTypeError: a state, or a change, of another function.
+            TypeError: `accept` is no boolean.
+
         Cost: reads and writes the rows, and the sums; of rows that were too many, one evaluation.
         """
+        self._check_state("settle", state)
+        self._program.origin.check("settle", delta, (Delta, FoundDelta))
+        if accept is not True:
+            accept = boolean("settle(accept=...)", accept)
         state, delta, accept = _jax.varying_alike((state, delta, accept))
         if isinstance(delta, FoundDelta):
             anew = lambda: lax.cond(accept, lambda: self.start(delta.values, state), lambda: state)
@@ -239,7 +260,7 @@ class Sites:
         count = delta.num_differences
         if accept is not True:
             count = jnp.where(accept, count, state.num_differences)
-        return SitesState(tuple(values), count)
+        return state._replace(values=tuple(values), num_differences=count)
 
     def scan(
         self, step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, turns: Any
@@ -274,6 +295,7 @@ class Sites:
     def inputs(self, state: SitesState) -> dict[str, jax.Array]:
         """The inputs that move, by path, at a state."""
         program = self._program
+        self._check_state("inputs", state)
         paths = [program.paths[leaf] for leaf in program.moving]
         return dict(zip(paths, state.values[: len(paths)], strict=True))
 
@@ -294,9 +316,11 @@ class Sites:
         """
         program = self._program
         given = self._given_whole("start", changes)
-        values = program.computed(program.slots, program.moved(self._env(state), given))
+        env = self._env("start", state)
+        values = program.computed(program.slots, program.moved(env, given))
         is_reached = np.array([program.is_reached(var, given) for var in program.slots], bool)
-        return SitesState(values, jnp.where(is_reached, np.int32(0), state.num_differences))
+        count = jnp.where(is_reached, np.int32(0), state.num_differences)
+        return state._replace(values=values, num_differences=count)
 
     def parts(self, state: SitesState, rows: Mapping[str, Any]) -> jax.Array:
         """What each row of some inputs adds to the function, up to a constant.
@@ -319,7 +343,11 @@ class Sites:
         Cost: one evaluation of what the inputs reach.
         """
         given = self._given_whole("parts", rows)
-        return self._program.row_parts(self._env(state), given).parts
+        env = self._env("parts", state)
+        try:
+            return self._program.row_parts(env, given).parts
+        except NotByRowsError as error:
+            raise NotByRowsError(no_parts(list(rows))) from error
 
     def colours(self, state: SitesState, paths: Sequence[str]) -> np.ndarray | None:
         """A colour for each row of some inputs, such that rows of one colour do not interact, as on
@@ -339,7 +367,7 @@ class Sites:
         known[key] = None
 
         def find(sites: Sites, state: SitesState) -> None:
-            env = sites._env(state)
+            env = sites._env("colours", state)
             given = {leaf: env[program.facts.invars[leaf]] for leaf in key}
             known[key] = program.row_parts(env, given).colours()
 
@@ -349,18 +377,21 @@ class Sites:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _env(self, state: SitesState) -> Env:
+    def _env(self, method: str, state: SitesState) -> Env:
         """Values of the state, and of what does not move.
 
         Raises:
             StepTypeError: it is no state of this function.
         """
+        self._check_state(method, state)
+        return self._program.env(self._fixed, state.values)
+
+    def _check_state(self, method: str, state: Any) -> None:
         program = self._program
-        types = [(var.aval.shape, var.aval.dtype) for var in program.slots]
-        is_state = isinstance(state, SitesState)
-        if not is_state or [(x.shape, x.dtype) for x in state.values] != types:
-            raise other_state()
-        return program.env(self._fixed, state.values)
+        counts = jax.ShapeDtypeStruct((len(program.slots),), np.int32)
+        self._program.origin.check(
+            method, state, SitesState, [*map(type_of, program.slots), counts]
+        )
 
     def _given(self, method: str, changes: Mapping[str, Any]) -> dict[int, Change]:
         """What a method was given for some inputs.

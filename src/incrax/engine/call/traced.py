@@ -227,7 +227,7 @@ class Traced:
         evaluate = lambda: engine.fresh(leaves)
         check_outputs(name, outputs, evaluate, engine.changed_paths, engine.clear, settings)
 
-    def warm_up(self, leaves: Values, changing: Iterable[str | Sequence[str]]) -> None:
+    def warm_up(self, leaves: Values, changing: Iterable[Sequence[str]]) -> None:
         """Compile and fill for named changes."""
         warm_up(self.engine, leaves, changing)
 

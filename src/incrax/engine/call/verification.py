@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar
 
-from incrax._messages import not_deterministic, stale_result
+from incrax._messages import checked_count, not_deterministic, stale_result
 from incrax._program import Values
 from incrax.engine.call.agreement import difference
 
@@ -46,11 +46,7 @@ class verify(ContextDecorator):  # noqa: N801
     """
 
     def __init__(self, every: int = 1, *, rtol: float | None = None, atol: float = 0.0) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise ValueError(
-                f"`verify(every=...)` got {every!r}; it is a number of calls, at least 1."
-            )
-        self.every = every
+        self.every = checked_count("verify(every=...)", every)
         self.rtol = rtol
         self.atol = atol
         self.count: int = 0

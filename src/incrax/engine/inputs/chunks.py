@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
+from incrax._messages import as_int
 from incrax.engine.inputs.leaves import check_dynamic
 from incrax.engine.inputs.messages import (
     no_rows,
@@ -181,18 +181,10 @@ class RowType:
 
 def checked_chunk_rows(chunk_rows: Any) -> int:
     """The number as `int`; refuse what is no power of two."""
-    number = None if isinstance(chunk_rows, bool) else as_int(chunk_rows)
+    number = as_int(chunk_rows)
     if number is None or number < 1 or number & (number - 1):
         raise wrong_chunk_rows(chunk_rows)
     return number
-
-
-def as_int(x: Any) -> int | None:
-    """An integer of any type as `int`; None for what is none."""
-    try:
-        return operator.index(x)
-    except TypeError:
-        return None
 
 
 def common_length(name: str, lengths: Mapping[str, int]) -> int:

@@ -7,6 +7,7 @@ tolerance or a hash alone. It must not know plans or saved values.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Iterable
 from enum import Enum
@@ -121,6 +122,13 @@ def is_dynamic(x: Any) -> bool:
 def has_tracer(leaves: Iterable[Any]) -> bool:
     """Whether some leaf has no value yet."""
     return any(isinstance(leaf, _jax.Tracer) for leaf in leaves)
+
+
+def as_array(x: Any) -> jax.Array | None:
+    """An array of what JAX can make one of, else None."""
+    with contextlib.suppress(TypeError, ValueError):
+        return jnp.asarray(x)
+    return None
 
 
 def descriptor(x: Any) -> tuple[Any, ...]:

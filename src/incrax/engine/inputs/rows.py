@@ -7,7 +7,6 @@ computed from them.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from incrax._messages import as_int, checked_count
 from incrax._table import many
 from incrax.engine.inputs.chunks import (
     CHUNK_ROWS,
     Chunk,
     RowType,
     Source,
-    as_int,
     checked,
     checked_chunk_rows,
     checked_read,
@@ -33,6 +32,7 @@ from incrax.engine.inputs.chunks import (
 from incrax.engine.inputs.messages import (
     no_row_number,
     no_rows,
+    not_an_array,
     other_rows,
     outside_rows,
 )
@@ -100,7 +100,8 @@ class Rows:
         changes.
         """
         chunk_rows = checked_chunk_rows(chunk_rows)
-        num_rows = operator.index(source.num_rows)
+        given = getattr(source, "num_rows", None)
+        num_rows = checked_count("Rows.from_source(source).num_rows", given, 0)
         if num_rows < 1:
             raise no_rows()
         _, row_type = checked_read(source, 0, 1, None)
@@ -127,9 +128,14 @@ class Rows:
 
         Raises:
             RowsError: leaves have different numbers of rows, or none.
+            UnsupportedLeafError: a leaf has no rows.
         """
         leaves = jax.tree.leaves_with_path(tree)
-        lengths = {f"rows{jax.tree_util.keystr(path)}": len(x) for path, x in leaves}
+        named = {f"rows{jax.tree_util.keystr(path)}": x for path, x in leaves}
+        for path, x in named.items():
+            if not getattr(x, "shape", ()):
+                raise not_an_array(path, type(x).__name__)
+        lengths = {path: x.shape[0] for path, x in named.items()}
         num_rows = common_length("Rows", lengths)
         read = lambda start, stop: jax.tree.map(lambda x: np.asarray(x[start:stop]), tree)
         source: Any = SimpleNamespace(num_rows=num_rows, read=read)

@@ -240,9 +240,10 @@ def hinted(facts: Facts, paths: Sequence[str], tuning: Tuning) -> dict[Kind, int
         UnknownInputError: a name is that of no input.
     """
     masks: list[Kind] = []
-    for names in tuning.changing:
-        if isinstance(names, str):
-            masks += each_mask(paths, facts.layout, names)
+    for group in tuning.changing:
+        names = [*group]  # one alone may stand for several
+        if len(names) == 1:
+            masks += each_mask(paths, facts.layout, names[0])
         else:
             masks.append(paths_mask(paths, facts.layout, names))
     calls = HINTED_CALLS if tuning.calls is None else tuning.calls // max(len(masks), 1)

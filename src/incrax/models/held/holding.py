@@ -21,7 +21,7 @@ from jax import lax
 from incrax import _jax
 from incrax._jax_options import spelled_here
 from incrax._locations import shortened
-from incrax._messages import wrong_option
+from incrax._messages import checked_count, wrong_option
 from incrax._names import name_of
 from incrax._table import Counters
 from incrax._tables import LruTable
@@ -111,9 +111,8 @@ def hold(
     """
     if not callable(encoder):
         raise wrong_option("hold(encoder)", encoder, "a function")
-    is_number = isinstance(chunk_rows, int) and not isinstance(chunk_rows, bool) and chunk_rows > 0
-    if chunk_rows is not None and not is_number:
-        raise wrong_option("hold(chunk_rows)", chunk_rows, "a positive integer or None")
+    if chunk_rows is not None:
+        chunk_rows = checked_count("hold(chunk_rows)", chunk_rows)
     return Held(Encoding(plain(encoder), chunk_rows), 0 if wrt is None else wrt)
 
 
