@@ -85,6 +85,16 @@ def test_an_input_without_elements_stays_as_it_is():
     assert chain.tree()["b"].shape == (5, 0)
 
 
+@pytest.mark.parametrize("walk", [{"p": samplers.Walk(0.1)}, None], ids=["host", "compiled"])
+def test_numbers_reach_the_density_as_arrays(walk):
+    density = lambda p, x: -jnp.sum(jnp.append(p["b"], p["a"][None]) ** 2) / x.astype(float)
+    start = {"a": 1.0, "b": np.zeros(2)}
+    assert samplers.gibbs(density, start, 3, updates=walk, key=0, num_sweeps=2).samples.shape == (
+        2,
+        3,
+    )
+
+
 def test_a_file_that_is_no_checkpoint_is_refused_and_kept(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("mine")

@@ -28,6 +28,10 @@ def groups(p, y):
     return -0.5 * jnp.sum((y - p["theta"][:, None]) ** 2) - 0.5 * spread - 0.05 * p["mu"] ** 2
 
 
+def curved(p, y):
+    return groups(p, y) - jnp.sum(jnp.sin(p["theta"]))  # one sum more
+
+
 def run(num=30, y=Y, updates=WALKS, fun=groups, **kwargs):
     options = {"key": 3, "chains": 2} | kwargs
     return samplers.gibbs(fun, START, y, updates=updates, num_sweeps=num, **options)
@@ -273,15 +277,16 @@ def test_more_sweeps_of_a_chain_keep_its_warm_up(tmp_path):
 
 @pytest.mark.parametrize(
     "other",
-    [{"key": 4}, {"chains": 3}, {"y": Y + 1}, {"num_warmup": 3}, {"num": 5},
+    [{"key": 4}, {"chains": 2}, {"chains": None}, {"y": np.nextafter(Y, 9)}, {"num_warmup": 3},
+     {"num": 5}, {"fun": curved},
      {"updates": {"p['theta'][*]": samplers.Walk(0.7), "p['mu']": samplers.Walk(0.9)}}],
-    ids=["key", "chains", "data", "warm-up", "fewer sweeps", "widths"],
+    ids=["key", "chains", "no axis", "data", "warm-up", "fewer sweeps", "function", "widths"],
 )  # fmt: skip
 def test_a_checkpoint_of_another_chain_is_refused(tmp_path, other):
     file = tmp_path / "chain.npz"
-    run(6, checkpoint=file)
+    run(6, chains=1, checkpoint=file)
     with pytest.raises(samplers.StartError) as caught:
-        run(**({"num": 6, "checkpoint": file} | other))
+        run(**({"num": 6, "chains": 1, "checkpoint": file} | other))
     assert str(caught.value) == (
         f"`{file}` is no checkpoint of this chain: it is of other inputs, blocks, widths or data, "
         "another key, warm-up or number of chains, of more sweeps, or something else. Nothing was "

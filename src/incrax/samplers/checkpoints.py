@@ -8,14 +8,16 @@ Promise: a run that is taken up from a file gives the samples that it would have
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from incrax.samplers.chain import Job, generator
@@ -43,6 +45,17 @@ def _about(path: Path) -> list[Any]:
             return json.loads(str(file["about"]))
     except (IsADirectoryError, TypeError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise other_checkpoint(str(path)) from error
+
+
+def digest(arrays: Iterable[Any]) -> str:
+    """Of types and bits, which stand for data that a file does not hold."""
+    found = hashlib.sha256()
+    for x in arrays:
+        is_key = jnp.issubdtype(jax.dtypes.result_type(x), jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(x) if is_key else x)
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 class Checkpoint:

@@ -23,7 +23,7 @@ from jax import lax
 from incrax._progress import Meter
 from incrax.engine.call.sites import Sites, SitesState
 from incrax.samplers.chain import Chain, Job, generators
-from incrax.samplers.checkpoints import Checkpoint
+from incrax.samplers.checkpoints import Checkpoint, digest
 from incrax.samplers.density import Density
 from incrax.samplers.messages import bad_start, other_checkpoint
 from incrax.samplers.sweep_blocks import Data, SweepBlock, coloured, made_block
@@ -62,7 +62,8 @@ def compiled_chain(density: Density, updates: Mapping[Any, Any], job: Job) -> Ch
     blocks = tuple(
         block if block.num_rows is None else coloured(block, sites, state) for block in blocks
     )
-    records, accepted = _Run(sites, blocks, data, job).chains(_started(sites, state, blocks, job))
+    run = _Run(sites, blocks, data, job, density.selection.others)
+    records, accepted = run.chains(_started(sites, state, blocks, job))
     num_chains = len(records)
     steps = job.num_sweeps * num_chains * np.array([block.num_steps for block in blocks])
     shares = zip(blocks, sum(accepted) / steps, strict=True)
@@ -129,16 +130,22 @@ def _dtypes(sites: Sites, state: SitesState) -> dict[str, Any]:
 
 
 class _Run:
-    """Sweeps of some chains."""
+    """Sweeps of some chains; `fixed` are arguments of the log-density that are not sampled."""
 
     def __init__(
-        self, sites: Sites, blocks: tuple[SweepBlock, ...], data: Sequence[Data], job: Job
+        self,
+        sites: Sites,
+        blocks: tuple[SweepBlock, ...],
+        data: Sequence[Data],
+        job: Job,
+        fixed: Sequence[Any],
     ) -> None:
         num_devices = 1 if job.devices is None else len(job.devices)
         self.sites = job.placed([sites] * min(num_devices, job.num_chains))
         self.blocks = blocks
         self.data = data
         self.job = job
+        self.fixed = fixed
         self.shared = jax.tree.map(jnp.asarray, tuple(data))
         numbers = job.num_chains * sum(
             block.num_steps + block.times * sum(x.size for x in own.values())
@@ -156,7 +163,7 @@ class _Run:
         empty = lambda x: jnp.empty((job.num_sweeps, *x.shape), x.dtype)
         records = [jax.tree.map(empty, _Record(inputs, place.value)) for place in places]
         accepted = [np.zeros(len(self.blocks), np.int64) for _ in places]
-        kept = Checkpoint(job, self._plan(inputs))
+        kept = Checkpoint(job, None if job.checkpoint is None else self._plan(places[0]))
         done, (places, accepted), records = kept.restore((places, accepted), records, rngs)
         places = job.placed(places)
         records = job.placed(records)
@@ -211,7 +218,7 @@ class _Run:
         return _sweeps(sites, place, record, numbers, *ends, blocks=self.blocks)
 
     def _check_density(self, place: _Start) -> None:
-        """Other data of the same shapes make another log-density.
+        """Another function, or other data that it closes over, make another log-density.
 
         Raises:
             StartError: it is another one.
@@ -219,16 +226,18 @@ class _Run:
         sites = self.sites[0]
         anew = sites.start(sites.inputs(place.state), place.state)
         value = sites.look(anew, {})[1]
-        if not np.allclose(value, place.value, rtol=1e-4, atol=1e-4):
+        rtol = min(np.sqrt(jnp.finfo(value.dtype).eps), 1e-4)
+        if not np.allclose(value, place.value, rtol=rtol, atol=1e-4):
             raise other_checkpoint(str(self.job.checkpoint))
 
-    def _plan(self, inputs: Mapping[str, Any]) -> list[Any]:
+    def _plan(self, place: _Start) -> list[Any]:
         """What a checkpoint must have been made of."""
-        shapes = [[path, list(x.shape), str(x.dtype)] for path, x in inputs.items()]
-        digits = [[float(np.sum(x)) for x in own.values()] for own in self.data]
+        paths = list(self.sites[0].inputs(place.state))
+        types = [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(place)]
+        data = digest([*self.fixed, *(x for own in self.data for x in own.values())])
         # Of a kernel a file can have the name alone.
         named = [[*block._replace(kernel=None), _kernel_name(block)] for block in self.blocks]
-        return [shapes, named, digits, self.job.num_chains]
+        return [paths, types, named, data, self.job.chains]
 
     def _draws(
         self, rng: np.random.Generator, count: int, dtypes: Mapping[str, Any], dtype: Any

@@ -54,7 +54,8 @@ class Density:
             args = as_parameters(name, self.plain, wrt, args)
             self.selection = select(name, self.plain, wrt, args, {})
         self._args = args
-        _check_scalar(jax.eval_shape(lambda: self.plain(*without_marks(args))))
+        at = lambda *leaves: self.plain(*self.selection.merged(*leaves)[0])
+        _check_scalar(jax.eval_shape(at, self.selection.values, self.selection.others))
         self.ends: Ends = ends([np.shape(value) for value in self.selection.values])
         self.paths: tuple[str, ...] = self.selection.paths
         self.names: tuple[str, ...] = element_names(self.paths, self.shapes)

@@ -74,7 +74,7 @@ def scan(
         LoopTypeError: f changes the type of the carry, arrays have different numbers of rows, or no
             length is known.
         CapacityError: `length` is more than there are rows; from inside a compiled program as a
-            `JaxRuntimeError`.
+            `JaxRuntimeError`, or `ValueError`, as JAX calls it.
         MemoryBudgetError: differentiated, and `memory` is too little for any number of checkpoints.
 
     Cost: a turn costs what it costs in `lax.scan`; rows past the length cost memory only. A call

@@ -62,7 +62,7 @@ def while_loop(
         LoopTypeError: `body` changes the type of the carry, or `cond` returns no boolean scalar.
         MemoryBudgetError: differentiated, and `memory` is too little for any number of levels.
         CapacityError: differentiated, and more than `max_steps` turns; from inside a program as a
-            `JaxRuntimeError`.
+            `JaxRuntimeError`, or `ValueError`, as JAX calls it.
 
     Cost: that of `lax.while_loop`. A derivative, in forward mode too, evaluates the turns once to
         count them, once to store, and once more per level but the first. A bound by `max_steps`
