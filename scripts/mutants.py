@@ -204,9 +204,9 @@ OPTIMISATIONS = [
     ),
     Mutant(
         "rows that fill up a change count in a difference",
-        "engine/plan/row_sets.py",
-        "        return masked(self.at(is_old), self.axis, self.of.counts)",
-        "        return self.at(is_old)",
+        "engine/plan/environment.py",
+        "        return masked(self.at(rows), rows.axis, rows.of.counts)",
+        "        return self.at(rows)",
         "tests/engine/plan/test_slices.py::test_spare_slots_count_once",
     ),
     Mutant(
@@ -436,8 +436,8 @@ OPTIMISATIONS = [
     Mutant(
         "rows of two blocks count twice in the gradient by a kernel",
         "engine/plan/moved_rows.py",
-        "own = masked(env.rows_of(kernel, axis, of, is_old=is_old), axis, of.counts)",
-        "own = env.rows_of(kernel, axis, of, is_old=is_old)",
+        "own = masked(env.rows_of(kernel, axis, of), axis, of.counts)",
+        "own = env.rows_of(kernel, axis, of)",
         "tests/engine/plan/test_slices.py::test_windows_of_rows_side_by_side_and_at_the_ends",
     ),
     Mutant(
@@ -632,7 +632,7 @@ OPTIMISATIONS = [
     Mutant(
         "old rows of what is read as a whole are new ones",
         "engine/plan/environment.py",
-        "return self.all_old_rows(atom) if is_old and is_dirty else self.result(atom)",
+        "return self.all_old_rows(atom) if was_other else self.result(atom)",
         "return self.result(atom)",
         "tests/engine/plan/test_slices.py tests/engine/call/test_sites.py",
     ),

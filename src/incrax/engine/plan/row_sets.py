@@ -189,14 +189,6 @@ class DirtyRows(NamedTuple):
     axis: int
     of: RowSet
 
-    def at(self, is_old: bool) -> Any:  # noqa: FBT001  one of the two
-        """The values at the baseline, or now."""
-        return self.old if is_old else self.new
-
-    def counted(self, is_old: bool) -> Any:  # noqa: FBT001  one of the two
-        """The same, zero where they repeat others."""
-        return masked(self.at(is_old), self.axis, self.of.counts)
-
 
 class Slabs(NamedTuple):
     """Dirty rows along one axis, and along another: of each all elements, also where they meet."""

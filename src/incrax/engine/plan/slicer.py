@@ -183,18 +183,16 @@ class Slicer(RowEnvironment):
 
     def _map(self, eqn: Equation, aligned: Aligned, of: RowSet) -> None:
         """Each row of the results is made of that row of the operands."""
-        new = self.on_rows(eqn, aligned, of, is_old=False)
-        old: list[Any] = [None] * len(new)
-        if self.asked.old_rows:
-            old = self.on_rows(eqn, aligned, of, is_old=True)
+        new, old = self.now_and_then(lambda: self.on_rows(eqn, aligned, of))
         own = [side.of for atom in eqn.invars for side in self.sides(atom)]
         if isinstance(of.origin, FromList) and of not in own:
             self.united.update(eqn.outvars)
-        for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
+        then = old or [None] * len(new)
+        for var, axis, *values in zip(eqn.outvars, aligned.outputs, new, then, strict=True):
             if axis is not None:
-                self.dirty[var] = DirtyRows(now, then, axis, of)
+                self.dirty[var] = DirtyRows(*values, axis, of)
             elif var not in self.whole:  # no row reaches it, inside a loop
-                self.whole[var] = now
+                self.whole[var] = values[0]
 
     def derived(self, kind: Any, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
         """The variable that a function makes of others, run like an equation of the program."""
@@ -208,7 +206,7 @@ class Slicer(RowEnvironment):
                 self._step(eqn)
         return var
 
-    def pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+    def pulled(self, var: Var, axis: int, of: RowSet) -> Any:
         """Rows of a variable, made of rows of what it is made of, where that is by rows: it costs
         little, and needs no value of all rows to be kept.
         """
@@ -223,23 +221,23 @@ class Slicer(RowEnvironment):
             aligned = aligned_back(eqn, axis)
             try:
                 if eqn.primitive.name == "gather" and self.rows(eqn.invars[0]) is not None:
-                    return looked_up_at(self, eqn, axis, of, is_old=is_old)
+                    return looked_up_at(self, eqn, axis, of)
                 if aligned is not None:
-                    made = self.on_rows(eqn, aligned, of, is_old=is_old)
+                    made = self.on_rows(eqn, aligned, of)
                     return made[eqn.outvars.index(var)]
                 if runs_along(eqn, axis) is not None:
-                    return moved_back(self, eqn, var, axis, of, is_old=is_old)
+                    return moved_back(self, eqn, var, axis, of)
                 if eqn.primitive.name == "select_and_scatter_add":
-                    return unpooled(self, eqn, axis, of, is_old=is_old)
+                    return unpooled(self, eqn, axis, of)
                 if entry_of(eqn).windows is not None and not self._is_dear(eqn, of):
-                    return slid(self, eqn, window_of(eqn, out=axis), of, is_old=is_old)
+                    return slid(self, eqn, window_of(eqn, out=axis), of)
             except NotByRowsError:
                 pass
-        return self._rows_at_hand(var, axis, of, is_old=is_old)
+        return self._rows_at_hand(var, axis, of)
 
-    def _rows_at_hand(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+    def _rows_at_hand(self, var: Var, axis: int, of: RowSet) -> Any:
         """Rows of a variable that are not made of others."""
-        if is_old:
+        if self.was_other(var):
             return taken(self.kept(var), axis, of)
         eqn = self.writer.get(var)
         rows = self.rows(var)
