@@ -95,6 +95,7 @@ class InSpans(NamedTuple):
     spans: Spans
 
 
+@dataclass(eq=False)
 class RowEnvironment(abc.ABC):
     """The variables of one run.
 
@@ -105,22 +106,15 @@ class RowEnvironment(abc.ABC):
     of these rows are spare. `moving` are the bits of inputs that are known to change.
     """
 
-    def __init__(
-        self,
-        facts: Facts,
-        value_of: ValueOf,
-        *,
-        adds_changes: bool = False,
-        widths: Mapping[Var, int] | None = None,
-        moving: int = 0,
-    ) -> None:
-        self.facts = facts
-        self.derived_values = facts.derived
-        self.value_of = value_of
-        self.adds_changes = adds_changes
-        self.widths = widths or {}
-        self.moving = moving
-        self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
+    facts: Facts
+    value_of: ValueOf
+    adds_changes: bool = False
+    widths: Mapping[Var, int] = field(default_factory=dict)
+    moving: int = 0
+
+    def __post_init__(self) -> None:
+        self.derived_values = self.facts.derived
+        self.writer = {var: eqn for eqn in self.facts.eqns for var in written_vars(eqn)}
         self.asked = Requested()
         self.looked_up: dict[Var, RowSet] = {}  # by table, the rows that were found in it
         self.begin({}, {})
@@ -377,6 +371,16 @@ class RowEnvironment(abc.ABC):
             or (rows is not None and rows.of.ends is not None)
         ):
             return known
+        for eqn in self._cheap_equations(var, is_old=is_old):
+            values = [self._at_hand(atom, is_old=is_old) for atom in eqn.invars]
+            made = _jax.apply(eqn, values)
+            self.anew.update(((x, is_old), y) for x, y in zip(eqn.outvars, made, strict=True))
+        return self.anew.get((var, is_old))
+
+    def _cheap_equations(self, var: Var, *, is_old: bool) -> Sequence[Equation]:
+        """Those that make a variable of what is at hand, in order; none where they cost more than to
+        keep it.
+        """
         prices = self.facts.calibration
         num_bytes = _jax.aval_bytes(var.aval)
         most = ANEW_S + prices.load_seconds(num_bytes) + prices.save_seconds(num_bytes)
@@ -387,15 +391,11 @@ class RowEnvironment(abc.ABC):
             eqn = self.writer.get(pending.pop())
             seconds += math.inf if eqn is None else self.facts.seconds(eqn)
             if eqn is None or seconds > most:
-                return None
+                return ()
             if eqn not in eqns:
                 eqns.append(eqn)
                 pending += [x for x in read_vars(eqn) if not self._is_at_hand(x, is_old=is_old)]
-        for eqn in in_order(eqns) or ():
-            values = [self._at_hand(atom, is_old=is_old) for atom in eqn.invars]
-            made = _jax.apply(eqn, values)
-            self.anew.update(((x, is_old), y) for x, y in zip(eqn.outvars, made, strict=True))
-        return self.anew[var, is_old]
+        return in_order(eqns) or ()
 
     def _is_at_hand(self, var: Var, *, is_old: bool) -> bool:
         """Whether all of a variable is there without computing it."""

@@ -232,14 +232,8 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
         env.set_changed(total, before, add(before, places, change), new, old)
         return
     length = shape_of(total)[axis]
-    of, same = grouped(ids_read(jnp, places, length, clips=_ids_of(eqn).clips), length)
-    change = jnp.moveaxis(change, rows.axis, 0)
-    sums = lax.dot_general(
-        same.astype(change.dtype),
-        change,
-        (((1,), (0,)), ((), ())),
-        precision=Precision.HIGHEST,
-    )
+    ids = ids_read(jnp, places, length, clips=_ids_of(eqn).clips)
+    of, sums = _grouped_sums(ids, jnp.moveaxis(change, rows.axis, 0), length)
     rows_before = taken(before, axis, of)
     rows_after = rows_before + jnp.moveaxis(sums, 0, axis)
     found = DirtyRows(rows_after, rows_before, axis, of)
@@ -247,6 +241,14 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
     env.dirty[total] = found
     env.written(total, found)
     env.guard_difference(rows_before, rows_after, new, old)
+
+
+def _grouped_sums(ids: Any, change: Any, length: int) -> tuple[RowSet, Any]:
+    """The rows that ids name, and of each the sum of what is to be added there."""
+    of, same = grouped(ids, length)
+    over_slots = ((1,), (0,)), ((), ())
+    same = same.astype(change.dtype)
+    return of, lax.dot_general(same, change, over_slots, precision=Precision.HIGHEST)
 
 
 def sum_by_ids(

@@ -50,28 +50,35 @@ EACH_READS_ALL = "each row of its result depends on all rows"
 
 def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """A reduction: of a value per row, or, of a sum where these are too large, its change."""
-    operand = eqn.invars[0]
     axes = eqn.params["axes"]
-    assert isinstance(operand, Var)
     if rows.axis not in axes:
         raise NotByRowsError(EACH_READS_ALL)
-    others = tuple(d for d in axes if d != rows.axis)
     if rows.of.ends is not None:
         both = lambda *parts: lax.concatenate([part[None] for part in parts], 0)
         join = lambda *parts: with_parameters(eqn, {"axes": (0,)})(both(*parts))
         _of_interval(env, eqn, [rows.axis], rows.of, [rows.new], join)
         return
+    others = tuple(d for d in axes if d != rows.axis)
     is_sum = eqn.primitive.name == "reduce_sum"
     if is_sum and isinstance(rows.of.origin, LookedUp) and not env.adds_changes:
         sum_by_ids(env, eqn, rows, others)
         return
-    sizes = [size for d, size in enumerate(shape_of(operand)) if d not in others]
+    sizes = [size for d, size in enumerate(shape_of(eqn.invars[0])) if d not in others]
     is_large = np.prod(sizes) > MAX_PARTIAL
     if is_large and not is_sum:
         raise NotByRowsError("of its rows too much would be kept, and it has no differences")
     if is_sum and (is_large or env.adds_changes):
         _add_change(env, eqn, lambda: [env.counted(rows)])
         return
+    _reduce_twice(env, eqn, rows, others)
+
+
+def _reduce_twice(
+    env: RowEnvironment, eqn: Equation, rows: DirtyRows, others: tuple[int, ...]
+) -> None:
+    """A reduction over all other axes, of which a value per row is kept, then over the rows."""
+    operand = eqn.invars[0]
+    assert isinstance(operand, Var)
     last = rows
     if others:
         of_rows = with_parameters(eqn, {"axes": others})

@@ -111,7 +111,7 @@ def moved_back(env: RowEnvironment, eqn: Equation, var: Var, axis: int, of: RowS
     values = []
     for run in runs:
         atom = eqn.invars[run.operand]
-        source = env.sets.source(of, run, shape_of(atom)[axis])
+        source = env.sets.moved(of, run.reversed(), shape_of(atom)[axis])
         sources.append(source)
         rows = env.rows_of(atom, axis, source)
         values.append(moved_beside(eqn, axis, rows, fill))
@@ -218,8 +218,7 @@ def unpooled(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet) -> Any:
     near = env.sets.reading(of, window, count)
     around = env.sets.read(near, window, length)
     values = [
-        env.rows_of(atom, axis, own)
-        for atom, own in zip(eqn.invars, (near, around), strict=True)
+        env.rows_of(atom, axis, own) for atom, own in zip(eqn.invars, (near, around), strict=True)
     ]
 
     beside = window.stride + of.width  # rows that are in no window at all
@@ -281,8 +280,6 @@ class Windowed(NamedTuple):
         """
         run = lambda part, offset, own: self.window.run(self.places(part, offset), own)
         operands = [(value, self.window.source), (self.offsets, None), (taps, axis)]
-        if self.of.num_blocks == 1:
-            return _by_blocks(run, operands, 1, 0)
         one = lambda *parts: run(*parts)[None]
         return lax.reduce_sum(_by_blocks(one, operands, self.of.num_blocks, 0), (0,))
 

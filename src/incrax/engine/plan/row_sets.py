@@ -294,10 +294,6 @@ class RowSets:
             return self.interval(*(run.places(of.ends) or (0, 0)), length)
         return self._once(("moved", of, run[1:], length), lambda: _moved(of, run, length))
 
-    def source(self, of: RowSet, run: Run, length: int) -> RowSet:
-        """Where the rows of a set come from, by a run of rows of an axis of another length."""
-        return self.moved(of, run.reversed(), length)
-
     def reading(self, of: RowSet, window: Window, length: int) -> RowSet:
         """The rows of a result that read some rows by a window: blocks, none of them spare."""
         if of.ends is not None:
