@@ -751,6 +751,24 @@ def is_key_dtype(dtype: Any) -> bool:
     return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def different_bits(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Elementwise, in a graph, whether the bits of two arrays of one type differ: 0.0 is not -0.0, and
+    a NaN may be itself; a key has several elements.
+    """
+    if jnp.issubdtype(a.dtype, jnp.complexfloating):
+        return different_bits(a.real, b.real) | different_bits(a.imag, b.imag)
+    return integers_of(a) != integers_of(b)
+
+
+def integers_of(x: jax.Array) -> jax.Array:
+    """The bits of each element, in a graph, as an integer of its size; of a key, as several."""
+    if is_key_dtype(x.dtype):
+        return jax.random.key_data(x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    return jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{x.dtype.itemsize * 8}"))
+
+
 # --- ambient state --------------------------------------------------------------------------------
 
 is_top_level = _core.trace_state_clean

@@ -78,20 +78,20 @@ ChunkKind: TypeAlias = tuple[int, bool, int]
 """Chunks whose programs are the same: capacity, whether it is filled up, number of the pass."""
 
 
+@dataclass(eq=False)
 class PassTable:
     """What is known of one pass: by the version of what chunks read, the results of chunks and runs
     by their numbers; by all that it depends on, values that follow; and the compiled rest.
     """
 
-    def __init__(self, phase: Phase, rest: Function, limit: int) -> None:
-        self.phase = phase
-        self.rest = rest
-        self.results: LruTable[Version, dict[tuple[int, ...], Results]] = LruTable(limit)
-        self.outcomes: LruTable[Any, Env] = LruTable(limit)
-        self.compiled: set[int] = set()
-        # Of a call:
-        self.known: dict[tuple[int, ...], Results] = {}
-        self.reads: dict[Var, LeafValue] = {}
+    phase: Phase
+    rest: Function
+    results: LruTable[Version, dict[tuple[int, ...], Results]]
+    outcomes: LruTable[Any, Env]
+    compiled: set[int] = field(default_factory=set)
+    # Of a call:
+    known: dict[tuple[int, ...], Results] = field(default_factory=dict)
+    reads: dict[Var, LeafValue] = field(default_factory=dict)
 
     def begin(self, version: Version) -> None:
         """A call in which chunks read this."""
@@ -105,6 +105,7 @@ class PassTable:
         self.outcomes.clear()
 
 
+@dataclass(eq=False)
 class RowEngine:
     """Evaluates one signature of a function of rows; `paths` name the leaves, those of the rows
     first.
@@ -113,28 +114,19 @@ class RowEngine:
     function ask of one: chunks bypass by themselves, and do not count in the verdict.
     """
 
+    trace: RowTrace
+    paths: Sequence[str]
+    options: Options
+    stats: Stats
+    calls: HostCalls
+    rows: Any = None  # the analysed function, a `RowProgram`, once it was prepared
+    last: Chunks | None = None  # of the last call
+    evaluated: Engine | None = None  # of a chunk that the last call evaluated
     bypass = None
-    choosers: Sequence[Chooser] = ()
+    choosers = ()
 
-    def __init__(
-        self,
-        trace: RowTrace,
-        paths: Sequence[str],
-        rows: Rows,
-        options: Options,
-        stats: Stats,
-        calls: HostCalls,
-    ) -> None:
-        self.trace = trace
-        self.calls = calls
-        self.paths = paths
-        self.options = options
-        self.limits = options.limits(1)
-        self.stats = stats
-        self.rows: Any = None
-        self.last: Chunks | None = None
-        self.evaluated: Engine | None = None
-        self.prepare(rows)
+    def __post_init__(self) -> None:
+        self.limits = self.options.limits(1)
 
     def streak(self) -> None:
         """No call goes by what the last one found."""
@@ -155,8 +147,9 @@ class RowEngine:
         self.num_chunks = len(rows.chunks)
         if self.trace.rows is not self.rows:
             self.rows = self.trace.rows
+            limit = self.options.versions
             self.passes = [
-                PassTable(phase, self._compiled_rest(phase), self.options.versions)
+                PassTable(phase, self._compiled_rest(phase), LruTable(limit), LruTable(limit))
                 for phase in self.rows.phases
             ]
             self.recent: dict[Var, list[LeafValue]] = {}
@@ -241,15 +234,7 @@ class RowEngine:
     def evaluate(self, leaves: Values, rows: Rows, _: float) -> list[Any]:
         """Outputs at these leaves, the rows left out, and these rows."""
         env = self._env(leaves, rows)
-        per_row = [v for table in self.passes for v in table.phase.per_row]
-        if per_row and any(chunk.is_streamed for chunk in rows.chunks):
-            types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
-            raise MixedRowsError(
-                f"`incremental(f)` got `Rows` that are read from a file, and f returns {types}, "
-                "with an entry for each row: that may be more than memory holds. Nothing was "
-                "stored. Reduce over the rows, or evaluate slices: `Rows(tree)` of a part that "
-                "fits."
-            )
+        self._check_fits(rows)
         self.evaluated = None
         before = self._counts()
         num_known = 0
@@ -264,6 +249,18 @@ class RowEngine:
         self.stats.unchanged += num_known == len(self.passes)
         program = self.rows.program
         return [_jax.as_value(atom, found) for atom in program.outvars]
+
+    def _check_fits(self, rows: Rows) -> None:
+        """Raise where rows are streamed, and results have an entry for each."""
+        per_row = [v for table in self.passes for v in table.phase.per_row]
+        if per_row and any(chunk.is_streamed for chunk in rows.chunks):
+            types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
+            raise MixedRowsError(
+                f"`incremental(f)` got `Rows` that are read from a file, and f returns {types}, "
+                "with an entry for each row: that may be more than memory holds. Nothing was "
+                "stored. Reduce over the rows, or evaluate slices: `Rows(tree)` of a part that "
+                "fits."
+            )
 
     def _counts(self) -> Chunks:
         stats = self.stats
@@ -281,18 +278,25 @@ class RowEngine:
             self.stats.chunks_reused += len(rows.chunks)
             return outcome, True
         results = _PassEvaluation(self, table, rows.chunks).results()
+        outcome = self._following(table, results, rest, rows)
+        pairs = zip(phase.per_row, phase.axes, strict=True)
+        for k, (var, axis) in enumerate(pairs, len(phase.kinds)):
+            outcome[var] = _assembled(rows, [each[k] for each in results], axis)
+        table.outcomes.add(key, outcome)
+        return outcome, False
+
+    def _following(
+        self, table: PassTable, results: Sequence[Results], rest: Version, rows: Rows
+    ) -> Env:
+        """What follows from the results of all chunks, and from what the rest reads."""
+        phase = table.phase
         count, columns = filled(phase.kinds, results)
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
         table.compiled.add(capacity)
         scales = scales_at(phase.factors, phase.assumed, self._sizes(rows))
         values = table.rest(count, columns, scales, _feeds(rest))
-        outcome = dict(zip(phase.rest.targets, values, strict=True))
-        pairs = zip(phase.per_row, phase.axes, strict=True)
-        for k, (var, axis) in enumerate(pairs, len(phase.kinds)):
-            outcome[var] = _assembled(rows, [each[k] for each in results], axis)
-        table.outcomes.add(key, outcome)
-        return outcome, False
+        return dict(zip(phase.rest.targets, values, strict=True))
 
     def has_extremes(self, chunk: Chunk, table: PassTable) -> list[Any]:
         """Where the extremes with which a pass compares rows are those of a chunk."""
@@ -307,8 +311,9 @@ class RowEngine:
 
     def _env(self, leaves: Values, rows: Rows) -> Env:
         """The leaves, and the numbers made from the number of rows, by variable."""
-        pairs = zip(self.paths, self.rows.program.invars, strict=True)
-        named = list(pairs)[self.rows.num_row_inputs :]
+        known = self.rows
+        pairs = zip(self.paths, known.program.invars, strict=True)
+        named = list(pairs)[known.num_row_inputs :]
         for (path, _), x in zip(named, leaves, strict=True):
             if isinstance(x, jax.Array) and x.is_deleted():
                 raise deleted_input(path)
@@ -527,10 +532,10 @@ class _PassEvaluation:
         """
         parts = [self._kept((number,)) for number in parents]
         found = [part for part in parts if part is not None]
-        is_exact = self.engine.options.is_exact
-        if is_exact or self.phase.per_row or len(found) < len(parts):
+        engine = self.engine
+        if engine.options.is_exact or self.phase.per_row or len(found) < len(parts):
             return None
-        self.engine.stats.chunks_joined += 1
+        engine.stats.chunks_joined += 1
         return combine_all(self.phase.kinds, found)
 
     def _evaluated(self, chunk: Chunk) -> Results:
@@ -538,23 +543,29 @@ class _PassEvaluation:
         stats = self.engine.stats
         stats.chunks_run += 1
         counts = [chunk.count] if chunk.is_padded else []
-        has = self.engine.has_extremes(chunk, self.table)
-        leaves = [*chunk.arrays(), *counts, *has, *_feeds(self.table.reads.values())]
+        table = self.table
+        has = self.engine.has_extremes(chunk, table)
+        leaves = [*chunk.arrays(), *counts, *has, *_feeds(table.reads.values())]
         if chunk.is_streamed:
-            kin = self.engine.kin_of(chunk, self.phase)
-            stats.ran += kin.num_eqns
-            stats.compiles += not kin.whole.num_runs
-            found = kin.whole([LeafValue(x).feed for x in leaves], ())
-            jax.block_until_ready(self._previous)
-            self._previous = found
-            self.meter.advance()
-            return found
+            return self._streamed(chunk, leaves)
         engine = self.engine.engine_of(chunk, self.phase)
         if self._bypasses.get(engine.chooser, False):
             return engine.without_saving(leaves)
         self._bypasses.setdefault(engine.chooser, engine.bypasses)
         self.engine.evaluated = engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves))
+
+    def _streamed(self, chunk: Chunk, leaves: Values) -> Results:
+        """Of a chunk of which nothing is saved, when the one before it is done."""
+        kin = self.engine.kin_of(chunk, self.phase)
+        stats = self.engine.stats
+        stats.ran += kin.num_eqns
+        stats.compiles += not kin.whole.num_runs
+        found = kin.whole([LeafValue(x).feed for x in leaves], ())
+        jax.block_until_ready(self._previous)
+        self._previous = found
+        self.meter.advance()
+        return found
 
 
 def _feeds(values: Iterable[LeafValue]) -> list[Any]:

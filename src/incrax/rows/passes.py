@@ -43,7 +43,8 @@ def from_identities(program: Program) -> Program:
     """x.at[ids].add(r) = x + zeros.at[ids].add(r): each chunk adds to zeros, and x is added once."""
     eqns: list[Equation] = []
     for eqn in program.eqns:
-        join = _JOINS.get(eqn.primitive.name.replace("_", "-"))
+        name = eqn.primitive.name
+        join = _JOINS.get(name.replace("_", "-"))
         eqns += [eqn] if join is None else _apart(eqn, *join)
     return program.with_eqns(eqns)
 
@@ -195,13 +196,19 @@ def _phase(rows: RowProgram, number: int, last: int) -> Phase:
     axes = tuple(rows.axes[var] for var in per_row)
     rest = _section(rows, _lasting(rows, number, last), {*earlier, *partials})
     rest = replace(rest, reads=tuple(v for v in rest.reads if v not in partials))
+    return _with_assumed(rows, Phase(number, chunk, kinds, axes, extremes, rest))
+
+
+def _with_assumed(rows: RowProgram, phase: Phase) -> Phase:
+    """The same with numbers assumed, where all that is made with them can be put right."""
+    chunk = phase.chunk
     assumed = {v: rows.assumed[v] for v in chunk.reads if v in rows.assumed}
     eqns = [rows.program.eqns[number] for number in chunk.eqns]
     factors = factors_of(eqns, assumed, rows.reductions, chunk.targets) if assumed else None
     if factors is None:
-        return Phase(number, chunk, kinds, axes, extremes, rest)
+        return phase
     chunk = replace(chunk, reads=tuple(v for v in chunk.reads if v not in assumed))
-    return Phase(number, chunk, kinds, axes, extremes, rest, assumed, factors[: len(partials)])
+    return replace(phase, chunk=chunk, assumed=assumed, factors=factors[: len(phase.kinds)])
 
 
 def _chunk_section(
@@ -288,18 +295,24 @@ def chunk_function(
         values = [*inputs[:num_rows], *rest[len(has) :]]
         env = rows.constants | dict(phase.assumed) | dict(zip(names, values, strict=True))
         for eqn in (eqns[number] for number in phase.chunk.eqns):
-            reduction = rows.reduction_of(eqn)
-            operands: list[Any] = [_jax.read(atom, env) for atom in eqn.invars]
-            if reduction is not None and is_padded:
-                for place in reduction.masked:
-                    atom: Any = eqn.invars[place]
-                    x = operands[place]
-                    operands[place] = _first_rows(x, rows.axes[atom], reduction.kind, count)
+            operands = _operands_of(rows, eqn, env, count)
             for var, found in zip(eqn.outvars, _jax.apply(eqn, operands), strict=True):
                 env[var] = lax.select(has[var], found, env[var]) if var in has else found
         return [env[var] for var in phase.chunk.targets]
 
     return run
+
+
+def _operands_of(rows: RowProgram, eqn: Equation, env: dict[Var, Any], count: Any) -> list[Any]:
+    """What an equation reads; where it reduces rows of which so many count (None: all), no others."""
+    reduction = rows.reduction_of(eqn)
+    operands: list[Any] = [_jax.read(atom, env) for atom in eqn.invars]
+    if reduction is None or count is None:
+        return operands
+    for place in reduction.masked:
+        atom: Any = eqn.invars[place]
+        operands[place] = _first_rows(operands[place], rows.axes[atom], reduction.kind, count)
+    return operands
 
 
 def _first_rows(x: Any, axis: int, kind: str, count: Any) -> Any:

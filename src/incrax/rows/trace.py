@@ -135,7 +135,8 @@ class RowTrace:
         """Those of the analysed program, for chunks of a capacity that is prepared: other traces
         differ in parameters alone.
         """
-        pairs = zip(self.rows.program.eqns, self._traced(capacity).program.eqns, strict=True)
+        programs = (self.rows.program, self._traced(capacity).program)
+        pairs = zip(*(program.eqns for program in programs), strict=True)
         return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------

@@ -77,7 +77,9 @@ class RowTraces(Traces):
             signature = make_signature(self.fun, *jax.tree.unflatten(treedef, leaves))
             engine = self.table.get(signature.key)
             if engine is None:
-                engine = self._enter(signature, self._of_rows(signature, leaves, rows))
+                engine = self._of_rows(signature, leaves, rows)
+                engine.prepare(rows)  # what is refused enters no table
+                self._enter(signature, engine)
         engine.prepare(rows)
         return Given(engine, engine.signature.dynamic_leaves(leaves), rows)
 
@@ -89,4 +91,4 @@ class RowTraces(Traces):
         trace = RowTrace(self.fun, signature, row_type, [LeafValue(x).feed for x in dynamic])
         path = next(path for path, x in signature.named_statics.items() if x is row_type)
         paths = [*(f"{path}{name}" for name in row_type.paths), *signature.dynamic_paths]
-        return RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
+        return RowEngine(trace, paths, self.options, self.stats, self.calls)

@@ -17,7 +17,7 @@ import incrax
 from incrax import _jax
 from incrax._program import all_read, written_vars
 from incrax.engine.plan import environment, looked_up_rows, met_rows, weighted_rows
-from incrax.engine.plan.plan import lines_of, plan_whole
+from incrax.engine.plan.plan import RowKind, lines_of, plan_whole
 from incrax.engine.plan.row_share import rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan, value_at
 
@@ -58,7 +58,7 @@ class Sliced:
         self.leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
         value_of = value_at(self.facts, self.leaves)
         bits = sum(map(self.facts.layout.leaf_mask, moving))
-        self.plan = slice_plan(self.facts, (0,), capacity, value_of, within=within, moving=bits)
+        self.plan = slice_plan(self.facts, RowKind((0,), capacity, within), value_of, moving=bits)
         self.capacity = capacity
         kept = priming_saves(self.facts, self.plan)
         self.first = self.compiled(plan_whole(self.facts, dict.fromkeys(kept)))
@@ -633,5 +633,5 @@ def test_numbers_of_few_digits_have_no_differences(dtype, has_difference, monkey
 
 def test_a_look_up_of_most_rows_is_not_divided():
     facts = Sliced("look-up", 1).facts
-    plan = slice_plan(facts, (0,), 4, value_at(facts, CASES["look-up"].args))
+    plan = slice_plan(facts, RowKind((0,), 4), value_at(facts, CASES["look-up"].args))
     assert not plan.sliced.tables

@@ -21,15 +21,15 @@ from incrax.engine.policy.accounts import LEAST_CLEAN_SHARE, NUM_GRANTED, SELDOM
 from incrax.engine.policy.candidates import RECENT, Entry
 from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import (
-    CAUTION,
     COMPILE_SHARE,
-    DIVIDED,
     DOUBT,
     LASTING,
     Offer,
 )
 from incrax.engine.policy.learning_costs import (
     CALIBRATION_S,
+    CAUTION,
+    DIVIDED,
     FIRST_PLAN,
     PRIMING,
     ROW_EQUATION_S,
@@ -168,9 +168,9 @@ def test_equations_inside_a_loop_are_compiled_as_well():
     eqns = credit.costs.facts.eqns
     assert num_in_all(eqns) >= len(eqns) + 5
     rows_s = timing.PROGRAM_S + ROW_EQUATION_S * num_in_all(eqns)
-    price_s = credit.rows_price_s(Entry(1), num_in_all(eqns), with_priming=False)
+    price_s = credit.costs.rows_price_s(Entry(1), num_in_all(eqns), with_priming=False)
     assert price_s == pytest.approx(CAUTION * rows_s)
-    price_s = credit.rows_price_s(Entry(1), num_in_all(eqns), with_priming=True)
+    price_s = credit.costs.rows_price_s(Entry(1), num_in_all(eqns), with_priming=True)
     assert price_s == pytest.approx(CAUTION * (rows_s + PRIMING * credit.costs.program_s))
 
 
@@ -179,7 +179,7 @@ def test_as_much_as_two_programs_must_be_earned_twice():
     whole_s = 0.15 * credit.costs.program_s
     entry = Entry(1, count=10, promise_s=whole_s / DOUBT)
     whole_s += entry.promise_s
-    price_s = credit.plan_price_s(entry)
+    price_s = credit.costs.plan_price_s(entry)
     assert credit.allows(entry, whole_s, price_s, on_trust=True)
     assert not credit.allows(entry, whole_s, 2.0 * price_s, on_trust=True)
 
@@ -246,16 +246,16 @@ def test_a_program_is_as_dear_as_plans_of_the_family_needed_one_of_their_own():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.accounts.families.clear()
     (entry,) = of_family(credit, 1)
-    alone_s = credit.plan_price_s(entry)
+    alone_s = credit.costs.plan_price_s(entry)
     assert alone_s == credit.costs.program_s
     credit.note_program(entry, is_new=True)
-    assert credit.plan_price_s(entry) == pytest.approx(SELDOM * alone_s)
+    assert credit.costs.plan_price_s(entry) == pytest.approx(SELDOM * alone_s)
     for _ in range(9):
         credit.note_program(entry, is_new=False)
-    assert credit.plan_price_s(entry) == pytest.approx(SELDOM * alone_s / 10)
+    assert credit.costs.plan_price_s(entry) == pytest.approx(SELDOM * alone_s / 10)
     credit.note_program(entry, is_new=True)
-    assert credit.plan_price_s(entry) == pytest.approx((1 + SELDOM) * alone_s / 11)
-    assert credit.plan_price_s(Entry(1, family=8)) == alone_s
+    assert credit.costs.plan_price_s(entry) == pytest.approx((1 + SELDOM) * alone_s / 11)
+    assert credit.costs.plan_price_s(Entry(1, family=8)) == alone_s
 
 
 def test_kin_of_what_has_a_program_is_worth_its_own_calls():
@@ -307,15 +307,15 @@ def test_what_took_longer_than_it_was_priced_is_dearer_next_time(monkeypatch):
     credit.accounts.families.clear()
     (entry,) = of_family(credit, 1)
     other = Entry(1, family=8)
-    price_s = credit.plan_price_s(other)
+    price_s = credit.costs.plan_price_s(other)
     credit.note_program(entry, is_new=True)
     credit.note_learning(entry, 3.0 * credit.costs.program_s)
-    assert credit.plan_price_s(other) == pytest.approx(3.0 * price_s)
+    assert credit.costs.plan_price_s(other) == pytest.approx(3.0 * price_s)
     assert credit.accounts.of(entry).spent_s == pytest.approx(3.0 * price_s)
     monkeypatch.setattr(credit.clock, "is_running", False)
     credit.note_learning(entry, 1e9)
     assert credit.accounts.of(entry).spent_s == pytest.approx(3.0 * price_s)
-    assert credit.plan_price_s(Entry(1)) == price_s
+    assert credit.costs.plan_price_s(Entry(1)) == price_s
 
 
 def families(credit, *counts):
@@ -333,8 +333,8 @@ def test_families_in_turns_earn_programs_for_all_of_them():
     others_s = (credit.accounts.families_in_turns - 1.0) * credit.costs.equations_s(
         entry.num_reached
     )
-    assert credit.plan_price_s(entry) == pytest.approx(credit.costs.program_s + others_s)
-    segments_s = credit.plan_price_s(entry, divides=True)
+    assert credit.costs.plan_price_s(entry) == pytest.approx(credit.costs.program_s + others_s)
+    segments_s = credit.costs.plan_price_s(entry, divides=True)
     assert segments_s == pytest.approx(DIVIDED * credit.costs.program_s)  # they serve all
     credit.accounts.has_learned = True
     assert credit.accounts.families_in_turns == 1.0
@@ -390,10 +390,10 @@ def test_once_something_is_saved_a_program_is_priced_by_the_equations_that_it_ru
     """What it loads is there; the first one has most of the function computed to be saved."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     few = Entry(1, family=8, num_reached=2)
-    before_s = credit.plan_price_s(few)
+    before_s = credit.costs.plan_price_s(few)
     credit.accounts.has_learned = True
-    assert credit.plan_price_s(few) == pytest.approx(credit.costs.equations_s(2))
-    assert credit.plan_price_s(few) < before_s
+    assert credit.costs.plan_price_s(few) == pytest.approx(credit.costs.equations_s(2))
+    assert credit.costs.plan_price_s(few) < before_s
 
 
 def test_rows_are_traced_only_where_their_program_would_be_compiled_too(monkeypatch):
@@ -625,9 +625,9 @@ def test_a_decision_does_not_count_the_program_again(monkeypatch):
     """Each call that is looked at may ask, and a function has thousands of equations."""
     chooser, entry = weighed(monkeypatch)
     credit = chooser.credit
-    before = credit.allows_planning(entry, 1e-3, credit.plan_price_s(entry))
+    before = credit.allows_planning(entry, 1e-3, credit.costs.plan_price_s(entry))
     monkeypatch.setattr(facts, "num_in_all", None)
-    assert credit.allows_planning(entry, 1e-3, credit.plan_price_s(entry)) == before
+    assert credit.allows_planning(entry, 1e-3, credit.costs.plan_price_s(entry)) == before
 
 
 @pytest.mark.parametrize("is_new", [True, False])

@@ -465,7 +465,7 @@ def test_what_jax_kept_need_not_be_compiled_again(was_compiled, first_s, is_chea
     credit = chooser(called()).credit
     credit.costs.whole.first_s = first_s
     credit.costs.expectations.compile_s = 10.0
-    price_s = credit.plan_price_s(Entry(1, was_compiled=was_compiled))
+    price_s = credit.costs.plan_price_s(Entry(1, was_compiled=was_compiled))
     assert price_s == (first_s if is_cheap else 10.0)
 
 

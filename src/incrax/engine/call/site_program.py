@@ -170,7 +170,7 @@ class SiteProgram:
         """The same by tables of these widths, as in `Slicer`; and what was read."""
         facts = self.facts
         wanted = {i: var for i, var in enumerate(self.slots) if self.is_reached(var, given)}
-        slicer = Slicer(facts, self.value_of, adds_changes=True, widths=widths)
+        slicer = Slicer(facts, self.value_of, adds_changes=True, widths=widths or {})
         values = self._run(slicer, env, given, list(wanted.values()))
         is_drifting = lambda var: not slicer.drifting.isdisjoint(_sources(facts, var))
         drifting = tuple(i for i, var in wanted.items() if is_drifting(var))

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
+from incrax._jax import different_bits
 from incrax._messages import masked_array, unsupported_dtype
 from incrax.engine.inputs import row_updates
 from incrax.engine.inputs.mutable import declare, mutable_part
@@ -433,24 +434,6 @@ def _equal_on_device(a: jax.Array, b: jax.Array) -> jax.Array:
     return ~jnp.any(different_bits(a, b))
 
 
-def different_bits(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Elementwise, in a graph, whether the bits of two arrays of one type differ; a key has several
-    elements.
-    """
-    if jnp.issubdtype(a.dtype, jnp.complexfloating):
-        return different_bits(a.real, b.real) | different_bits(a.imag, b.imag)
-    return _integers(a) != _integers(b)
-
-
-def _integers(x: jax.Array) -> jax.Array:
-    """The bits of each element, in a graph, as an integer of its size; of a key, as several."""
-    if _jax.is_key_dtype(x.dtype):
-        return jax.random.key_data(x)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return x
-    return jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{x.dtype.itemsize * 8}"))
-
-
 NUM_SUMS = 4
 """Sums of 32 bits in a fingerprint: two arrays that differ have the same one in 1 of 2^128 cases."""
 
@@ -464,7 +447,7 @@ def fingerprint(x: jax.Array) -> jax.Array:
     """
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         x = jnp.stack([x.real, x.imag])
-    bits = _integers(x)
+    bits = _jax.integers_of(x)
     if bits.dtype.itemsize == 8:
         bits = jax.lax.bitcast_convert_type(bits, jnp.uint32)
     words = bits.reshape(-1).astype(jnp.uint32)

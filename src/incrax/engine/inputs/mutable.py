@@ -12,12 +12,12 @@ import contextvars
 import datetime
 import decimal
 import functools
-import itertools
 import mmap
 import struct
 import threading
 import types
 import weakref
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -97,14 +97,9 @@ def mutable_part(x: Any) -> Any:
     Such an object has attributes or fields, and its hash is its identity. A type with a hash of its
     own says itself when it is another value.
     """
-    if isinstance(x, (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)):
-        return mutable_part(x.__self__)  # of a function: its module, or None
-    if isinstance(x, functools.partial):
-        return _first_mutable(itertools.chain((x.func,), x.args, x.keywords.values()))
-    if isinstance(x, (tuple, frozenset)):
-        return _first_mutable(x)
-    if is_dataclass(x) and not isinstance(x, type) and x.__dataclass_params__.frozen:  # pyright: ignore
-        return _first_mutable(getattr(x, field.name, None) for field in fields(x))
+    parts = _parts_of(x)
+    if parts is not None:
+        return next((found for found in map(mutable_part, parts) if found is not None), None)
     if type(x) in _unchanging or _is_declared(x):
         return None
     hashed_by = type(x).__hash__
@@ -121,8 +116,17 @@ def mutable_part(x: Any) -> Any:
     return x if has_state(x) else None
 
 
-def _first_mutable(parts: Any) -> Any:
-    return next((found for found in map(mutable_part, parts) if found is not None), None)
+def _parts_of(x: Any) -> Iterable[Any] | None:
+    """What an object is that is no more than its parts; None for any other."""
+    if isinstance(x, (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)):
+        return (x.__self__,)  # of a function: its module, or None
+    if isinstance(x, functools.partial):
+        return (x.func, *x.args, *x.keywords.values())
+    if isinstance(x, (tuple, frozenset)):
+        return x
+    if is_dataclass(x) and not isinstance(x, type) and x.__dataclass_params__.frozen:  # pyright: ignore
+        return (getattr(x, field.name, None) for field in fields(x))
+    return None
 
 
 def _is_declared(x: Any) -> bool:

@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,7 @@ from incrax.engine.plan.row_sets import (
     Slabs,
     by_one_thread,
     ids_read,
+    masked,
     with_rows,
 )
 from incrax.engine.rewrites.derived import in_order
@@ -57,6 +58,8 @@ MAX_INTERVAL_SHARE = 0.5
 """Of all rows, those that an interval that is known when the plan is made may have."""
 
 MIXED = "rows meet along different axes"
+
+T = TypeVar("T")
 
 ValueOf = Callable[[Var], "np.ndarray | None"]
 """The present value of a clean variable; None where it is not to be had."""
@@ -92,6 +95,7 @@ class InSpans(NamedTuple):
     spans: Spans
 
 
+@dataclass(eq=False)
 class RowEnvironment(abc.ABC):
     """The variables of one run.
 
@@ -102,22 +106,15 @@ class RowEnvironment(abc.ABC):
     of these rows are spare. `moving` are the bits of inputs that are known to change.
     """
 
-    def __init__(
-        self,
-        facts: Facts,
-        value_of: ValueOf,
-        *,
-        adds_changes: bool = False,
-        widths: Mapping[Var, int] | None = None,
-        moving: int = 0,
-    ) -> None:
-        self.facts = facts
-        self.derived_values = facts.derived
-        self.value_of = value_of
-        self.adds_changes = adds_changes
-        self.widths = widths or {}
-        self.moving = moving
-        self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
+    facts: Facts
+    value_of: ValueOf
+    adds_changes: bool = False
+    widths: Mapping[Var, int] = field(default_factory=dict)
+    moving: int = 0
+
+    def __post_init__(self) -> None:
+        self.derived_values = self.facts.derived
+        self.writer = {var: eqn for eqn in self.facts.eqns for var in written_vars(eqn)}
         self.asked = Requested()
         self.looked_up: dict[Var, RowSet] = {}  # by table, the rows that were found in it
         self.begin({}, {})
@@ -139,6 +136,7 @@ class RowEnvironment(abc.ABC):
         self.united: set[Var] = set()  # made of a union that is known for each argument
         self.drifting: set[Var] = set()  # what stands on differences
         self.crosses = False  # rows along two axes meet
+        self.is_old = False  # rows are made as they were at the baseline
         self.num_changed = 0
 
     def _how(self, atom: Atom) -> Any:
@@ -182,15 +180,35 @@ class RowEnvironment(abc.ABC):
         how = self._how(atom)
         return how.terms if isinstance(how, PutOff) else ()
 
-    def set_rows(self, var: Var, axis: int, of: RowSet, make: Callable[..., Any]) -> None:
-        """Note the dirty rows of a variable: `make(is_old=...)`, the old ones where they are asked
-        for. It stays as it is where there are none.
-        """
+    def set_rows(self, var: Var, axis: int, of: RowSet, make: Callable[[], Any]) -> None:
+        """Note the dirty rows of a variable. It stays as it is where there are none."""
         if not of.size:
             self.whole[var] = self.stays(var)
             return
-        old = make(is_old=True) if self.asked.old_rows else None
-        self.dirty[var] = DirtyRows(make(is_old=False), old, axis, of)
+        new, old = self.now_and_then(make)
+        self.dirty[var] = DirtyRows(new, old, axis, of)
+
+    def now_and_then(self, make: Callable[[], T]) -> tuple[T, T | None]:
+        """What a function makes of rows, as they are and, where that is asked for, as they were."""
+        return make(), self.as_they_were(make) if self.asked.old_rows else None
+
+    def as_they_were(self, make: Callable[[], T]) -> T:
+        """What a function makes of rows at the baseline: `at`, `counted`, `rows_of` and `on_rows`
+        have these meanwhile.
+        """
+        self.is_old = True
+        try:
+            return make()
+        finally:
+            self.is_old = False
+
+    def at(self, rows: DirtyRows) -> Any:
+        """The values of dirty rows."""
+        return rows.old if self.is_old else rows.new
+
+    def counted(self, rows: DirtyRows) -> Any:
+        """The same, zero where they repeat others."""
+        return masked(self.at(rows), rows.axis, rows.of.counts)
 
     # --- which rows -------------------------------------------------------------------------------
 
@@ -241,12 +259,10 @@ class RowEnvironment(abc.ABC):
 
     # --- rows of values ---------------------------------------------------------------------------
 
-    def on_rows(self, eqn: Equation, aligned: Aligned, of: RowSet, *, is_old: bool) -> list[Any]:
+    def on_rows(self, eqn: Equation, aligned: Aligned, of: RowSet) -> list[Any]:
         """What an equation makes of some rows of its operands."""
         values = [
-            self._all_of(atom, is_old=is_old)
-            if axis is None
-            else self.rows_of(atom, axis, of, is_old=is_old)
+            self._all_of(atom) if axis is None else self.rows_of(atom, axis, of)
             for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
         ]
         found = run_on_rows(eqn, aligned, of.size, values)
@@ -254,28 +270,29 @@ class RowEnvironment(abc.ABC):
             found = [by_one_thread(found[0], values[0], of)]
         return found
 
-    def _all_of(self, atom: Atom, *, is_old: bool) -> Any:
+    def _all_of(self, atom: Atom) -> Any:
         """All of an operand that is not read row by row."""
         if self.rows(atom) is not None and not self.crosses:
             raise NotByRowsError("each row meets all rows of another operand that changed")
-        is_dirty = isinstance(atom, Var) and atom in self.dirty
-        return self.all_old_rows(atom) if is_old and is_dirty else self.result(atom)
+        was_other = isinstance(atom, Var) and self.was_other(atom)
+        return self.all_old_rows(atom) if was_other else self.result(atom)
 
-    def rows_of(self, atom: Atom, axis: int, of: RowSet, *, is_old: bool) -> Any:
-        """The rows of an operand in a set, as they are now or were at the baseline: those that were
-        made, or made now.
-        """
+    def was_other(self, var: Var) -> bool:
+        """Whether rows of a variable are to be the baseline's, which are not the present ones."""
+        return self.is_old and var in self.dirty
+
+    def rows_of(self, atom: Atom, axis: int, of: RowSet) -> Any:
+        """The rows of an operand in a set: those that were made, or made now."""
         for side in self.sides(atom):
             if side.of is of and side.axis == axis:
-                return side.at(is_old)
+                return self.at(side)
         rows = self.rows(atom)
         assert isinstance(atom, Var)
-        is_old = is_old and atom in self.dirty
         if rows is not None and of.ends is not None and atom not in self.facts.invars:
-            return self._interval_of(atom, rows, axis, of.ends, is_old=is_old)
-        key = (atom, axis, of, is_old)
+            return self._interval_of(atom, rows, axis, of.ends)
+        key = (atom, axis, of, self.was_other(atom))
         if key not in self.rows_at:
-            self.rows_at[key] = self.pulled(atom, axis, of, is_old=is_old)
+            self.rows_at[key] = self.pulled(atom, axis, of)
         return self.rows_at[key]
 
     @abc.abstractmethod
@@ -283,12 +300,10 @@ class RowEnvironment(abc.ABC):
         """The variable that a function makes of others, run like an equation of the program."""
 
     @abc.abstractmethod
-    def pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+    def pulled(self, var: Var, axis: int, of: RowSet) -> Any:
         """Rows of a variable of which there are none yet."""
 
-    def _interval_of(
-        self, var: Var, rows: DirtyRows, axis: int, ends: tuple[int, int], *, is_old: bool
-    ) -> Any:
+    def _interval_of(self, var: Var, rows: DirtyRows, axis: int, ends: tuple[int, int]) -> Any:
         """An interval of a variable that is dirty in one: the baseline's beside that."""
         if rows.of.ends is None or rows.axis != axis:
             raise NotByRowsError(MIXED)
@@ -299,7 +314,7 @@ class RowEnvironment(abc.ABC):
             pieces.append(self.piece(var, axis, low, first))
         if first < stop:
             inside = (place - rows.of.ends[0] for place in (first, stop))
-            pieces.append(lax.slice_in_dim(rows.at(is_old), *inside, axis=axis))
+            pieces.append(lax.slice_in_dim(self.at(rows), *inside, axis=axis))
         if stop < high:
             pieces.append(self.piece(var, axis, stop, high))
         return lax.concatenate(pieces, axis)
@@ -356,6 +371,16 @@ class RowEnvironment(abc.ABC):
             or (rows is not None and rows.of.ends is not None)
         ):
             return known
+        for eqn in self._cheap_equations(var, is_old=is_old):
+            values = [self._at_hand(atom, is_old=is_old) for atom in eqn.invars]
+            made = _jax.apply(eqn, values)
+            self.anew.update(((x, is_old), y) for x, y in zip(eqn.outvars, made, strict=True))
+        return self.anew.get((var, is_old))
+
+    def _cheap_equations(self, var: Var, *, is_old: bool) -> Sequence[Equation]:
+        """Those that make a variable of what is at hand, in order; none where they cost more than to
+        keep it.
+        """
         prices = self.facts.calibration
         num_bytes = _jax.aval_bytes(var.aval)
         most = ANEW_S + prices.load_seconds(num_bytes) + prices.save_seconds(num_bytes)
@@ -366,15 +391,11 @@ class RowEnvironment(abc.ABC):
             eqn = self.writer.get(pending.pop())
             seconds += math.inf if eqn is None else self.facts.seconds(eqn)
             if eqn is None or seconds > most:
-                return None
+                return ()
             if eqn not in eqns:
                 eqns.append(eqn)
                 pending += [x for x in read_vars(eqn) if not self._is_at_hand(x, is_old=is_old)]
-        for eqn in in_order(eqns) or ():
-            values = [self._at_hand(atom, is_old=is_old) for atom in eqn.invars]
-            made = _jax.apply(eqn, values)
-            self.anew.update(((x, is_old), y) for x, y in zip(eqn.outvars, made, strict=True))
-        return self.anew[var, is_old]
+        return in_order(eqns) or ()
 
     def _is_at_hand(self, var: Var, *, is_old: bool) -> bool:
         """Whether all of a variable is there without computing it."""
@@ -420,7 +441,7 @@ class RowEnvironment(abc.ABC):
     def add_difference(
         self,
         eqn: Equation,
-        part: Callable[[bool], Any],
+        part: Callable[[], Any],
         finished: Callable[[Any], Any] = lambda after: after,
     ) -> None:
         """S + (sum over the dirty rows now) - (the same at the baseline), `finished`, which is
@@ -428,7 +449,7 @@ class RowEnvironment(abc.ABC):
         """
         (total,) = eqn.outvars
         self.want_difference(total)
-        new, old = part(False), part(True)
+        new, old = part(), self.as_they_were(part)
         before = self.baseline(total)
         self.set_changed(total, before, finished(before + (new - old)), new, old)
 

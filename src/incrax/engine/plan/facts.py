@@ -258,7 +258,7 @@ class Facts:
     @cached_property
     def has_effects(self) -> bool:
         """Whether some equation must run at every call."""
-        return bool(self.effects) or any(mask & ALWAYS for mask in self.dependence.masks.values())
+        return bool(self.effects) or any(mask & ALWAYS for mask in self.masks.values())
 
     @cached_property
     def calls_host(self) -> bool:

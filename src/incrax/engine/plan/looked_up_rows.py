@@ -51,7 +51,7 @@ def look_up(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
         raise NotByRowsError("its indices changed, too")
     batch = batch_of(eqn, rows.axis)
     members = _members(env, _ids_of(eqn), rows.of)
-    make = lambda is_old: _repeated(rows.at(is_old), rows.axis, batch, members.size)
+    make = lambda: _repeated(env.at(rows), rows.axis, batch, members.size)
     if isinstance(members.origin, FromList):
         make = functools.partial(looked_up_at, env, eqn, batch, members)
     env.set_rows(eqn.outvars[0], batch, members, make)
@@ -72,7 +72,7 @@ def _ids_of(eqn: Equation) -> _Ids:
     return _Ids(indices, clips, windows_of(eqn).is_dropping)
 
 
-def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
+def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet) -> Any:
     """Rows of `x[ids]`, x dirty in some rows: those of x that the ids of these rows name."""
     operand, indices = eqn.invars
     rows = env.rows(operand)
@@ -85,10 +85,10 @@ def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, i
         raise NotByRowsError("its indices are not known before it runs")
     key = (indices, "ids", of, length)
     if key not in env.rows_at:
-        ids = ids_read(jnp, env.rows_of(indices, 0, of, is_old=False), length, clips=clips)
+        ids = ids_read(jnp, env.rows_of(indices, 0, of), length, clips=clips)
         env.rows_at[key] = RowSet(ids, length, of.counts, has_spare=True)
     places = env.rows_at[key]
-    return jnp.moveaxis(env.rows_of(operand, rows.axis, places, is_old=is_old), rows.axis, axis)
+    return jnp.moveaxis(env.rows_of(operand, rows.axis, places), rows.axis, axis)
 
 
 _AGAIN = "it looks up what was looked up, by indices that may change"
@@ -203,10 +203,10 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
 def _sum_of_members(
     env: RowEnvironment, eqn: Equation, rows: DirtyRows, parent: RowSet, axis: int
 ) -> None:
-    base = env.rows_of(eqn.invars[0], axis, parent, is_old=False)
+    base = env.rows_of(eqn.invars[0], axis, parent)
 
-    def summed(is_old: bool) -> Any:
-        sums = _sums(jnp.moveaxis(rows.at(is_old), rows.axis, 0), rows.of, parent)
+    def summed() -> Any:
+        sums = _sums(jnp.moveaxis(env.at(rows), rows.axis, 0), rows.of, parent)
         return base + jnp.moveaxis(sums, 0, axis)
 
     env.set_rows(eqn.outvars[0], axis, parent, summed)
@@ -219,8 +219,9 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
     _, indices, _ = eqn.invars
     (total,) = eqn.outvars
     env.want_difference(total)
-    places = env.rows_of(indices, 0, rows.of, is_old=False)
-    new, old = rows.counted(False), rows.counted(True)
+    places = env.rows_of(indices, 0, rows.of)
+    counted = lambda: env.counted(rows)
+    new, old = counted(), env.as_they_were(counted)
     change = new - old
     before = env.baseline(total)
     axis = added_axis(eqn)
@@ -231,14 +232,8 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
         env.set_changed(total, before, add(before, places, change), new, old)
         return
     length = shape_of(total)[axis]
-    of, same = grouped(ids_read(jnp, places, length, clips=_ids_of(eqn).clips), length)
-    change = jnp.moveaxis(change, rows.axis, 0)
-    sums = lax.dot_general(
-        same.astype(change.dtype),
-        change,
-        (((1,), (0,)), ((), ())),
-        precision=Precision.HIGHEST,
-    )
+    ids = ids_read(jnp, places, length, clips=_ids_of(eqn).clips)
+    of, sums = _grouped_sums(ids, jnp.moveaxis(change, rows.axis, 0), length)
     rows_before = taken(before, axis, of)
     rows_after = rows_before + jnp.moveaxis(sums, 0, axis)
     found = DirtyRows(rows_after, rows_before, axis, of)
@@ -246,6 +241,14 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
     env.dirty[total] = found
     env.written(total, found)
     env.guard_difference(rows_before, rows_after, new, old)
+
+
+def _grouped_sums(ids: Any, change: Any, length: int) -> tuple[RowSet, Any]:
+    """The rows that ids name, and of each the sum of what is to be added there."""
+    of, same = grouped(ids, length)
+    over_slots = ((1,), (0,)), ((), ())
+    same = same.astype(change.dtype)
+    return of, lax.dot_general(same, change, over_slots, precision=Precision.HIGHEST)
 
 
 def sum_by_ids(

@@ -50,28 +50,35 @@ EACH_READS_ALL = "each row of its result depends on all rows"
 
 def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """A reduction: of a value per row, or, of a sum where these are too large, its change."""
-    operand = eqn.invars[0]
     axes = eqn.params["axes"]
-    assert isinstance(operand, Var)
     if rows.axis not in axes:
         raise NotByRowsError(EACH_READS_ALL)
-    others = tuple(d for d in axes if d != rows.axis)
     if rows.of.ends is not None:
         both = lambda *parts: lax.concatenate([part[None] for part in parts], 0)
         join = lambda *parts: with_parameters(eqn, {"axes": (0,)})(both(*parts))
         _of_interval(env, eqn, [rows.axis], rows.of, [rows.new], join)
         return
+    others = tuple(d for d in axes if d != rows.axis)
     is_sum = eqn.primitive.name == "reduce_sum"
     if is_sum and isinstance(rows.of.origin, LookedUp) and not env.adds_changes:
         sum_by_ids(env, eqn, rows, others)
         return
-    sizes = [size for d, size in enumerate(shape_of(operand)) if d not in others]
+    sizes = [size for d, size in enumerate(shape_of(eqn.invars[0])) if d not in others]
     is_large = np.prod(sizes) > MAX_PARTIAL
     if is_large and not is_sum:
         raise NotByRowsError("of its rows too much would be kept, and it has no differences")
     if is_sum and (is_large or env.adds_changes):
-        _add_change(env, eqn, lambda is_old: [rows.counted(is_old)])
+        _add_change(env, eqn, lambda: [env.counted(rows)])
         return
+    _reduce_twice(env, eqn, rows, others)
+
+
+def _reduce_twice(
+    env: RowEnvironment, eqn: Equation, rows: DirtyRows, others: tuple[int, ...]
+) -> None:
+    """A reduction over all other axes, of which a value per row is kept, then over the rows."""
+    operand = eqn.invars[0]
+    assert isinstance(operand, Var)
     last = rows
     if others:
         of_rows = with_parameters(eqn, {"axes": others})
@@ -120,12 +127,12 @@ def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     axes = _summed_together(eqn, own, rows.axis)
     if any(env.axis_of(atom) not in (None, d) for atom, d in zip(eqn.invars, axes, strict=True)):
         raise NotByRowsError(MIXED)
-    operands = lambda is_old: [
-        masked(env.rows_of(atom, axis, rows.of, is_old=is_old), axis, rows.of.counts)
+    operands = lambda: [
+        masked(env.rows_of(atom, axis, rows.of), axis, rows.of.counts)
         for atom, axis in zip(eqn.invars, axes, strict=True)
     ]
     if is_interval:
-        _of_interval(env, eqn, axes, rows.of, operands(False), lax.add)
+        _of_interval(env, eqn, axes, rows.of, operands(), lax.add)
         return
     _add_change(env, eqn, operands)
 
@@ -143,8 +150,8 @@ def _summed_together(eqn: Equation, number: int, axis: int) -> list[int]:
     return [each[place] for each in contracted]
 
 
-def _add_change(env: RowEnvironment, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:
-    env.add_difference(eqn, lambda is_old: _jax.apply(eqn, operands(is_old))[0])
+def _add_change(env: RowEnvironment, eqn: Equation, operands: Callable[[], list[Any]]) -> None:
+    env.add_difference(eqn, lambda: _jax.apply(eqn, operands())[0])
 
 
 def _accumulate(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
@@ -165,8 +172,8 @@ def _accumulate(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     is_all = of.size == length
     before = [] if is_all else [env.piece(var, axis, place, place + 1)]
 
-    def accumulated(*, is_old: bool) -> Any:
-        part = env.rows_of(eqn.invars[0], axis, of, is_old=is_old)
+    def accumulated() -> Any:
+        part = env.rows_of(eqn.invars[0], axis, of)
         parts = [part, *before] if is_reverse else [*before, part]
         (found,) = _jax.apply(eqn, [lax.concatenate(parts, axis)])
         first = 0 if is_reverse else len(before)
@@ -208,8 +215,7 @@ def _slab(
     """The rows along one axis, each all of the other."""
     pairs = zip(sides, aligned.operands, strict=True)
     of = env.union([side.of for own, place in pairs for side in own if side.axis == place])
-    (new,) = env.on_rows(eqn, aligned, of, is_old=False)
-    old = env.on_rows(eqn, aligned, of, is_old=True)[0] if env.asked.old_rows else None
+    new, old = env.now_and_then(lambda: env.on_rows(eqn, aligned, of)[0])
     return DirtyRows(new, old, axis, of)
 
 
@@ -254,12 +260,12 @@ def _sum_slabs(env: RowEnvironment, eqn: Equation, sides: Sequence[Sequence[Dirt
             values[beside] = taken(values[beside], axis, rows.of)
         return _jax.apply(eqn, values)[0]
 
-    def part(is_old: bool) -> Any:
-        one = across.counted(is_old)
+    def part() -> Any:
+        one = env.counted(across)
         if place is not None:
             return total(one, across)
         one = masked(one, along.axis, in_no_row(along.of))
-        return total(one, across) + total(along.counted(is_old), along)
+        return total(one, across) + total(env.counted(along), along)
 
     def with_rows_left(after: Any) -> Any:
         if place is None:

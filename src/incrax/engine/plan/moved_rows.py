@@ -77,12 +77,10 @@ def _together(
     eqn: Equation,
     found: Sequence[tuple[DirtyRows, RowSet]],
     axis: int,
-    *,
-    is_old: bool,
 ) -> Any:
     """Rows of several sets, as one."""
     fill = _fill(env, eqn)
-    values = [moved_beside(eqn, axis, rows.at(is_old), fill) for rows, _ in found]
+    values = [moved_beside(eqn, axis, env.at(rows), fill) for rows, _ in found]
     places = [place for _, place in found]
     if len(places) == 1:
         return values[0]
@@ -100,24 +98,22 @@ def _check_moves(env: RowEnvironment, eqn: Equation, runs: Sequence[Run], axis: 
                 raise NotByRowsError(MIXED)
 
 
-def moved_back(
-    env: RowEnvironment, eqn: Equation, var: Var, axis: int, of: RowSet, *, is_old: bool
-) -> Any:
+def moved_back(env: RowEnvironment, eqn: Equation, var: Var, axis: int, of: RowSet) -> Any:
     """Rows of a result, from where they were moved."""
     all_runs = runs_along(eqn, axis)
     assert all_runs is not None
     runs = [run for run in all_runs[eqn.outvars.index(var)] if run.num]
     _check_moves(env, eqn, runs, axis)
     if of.ends is not None:
-        return _interval_back(env, eqn, axis, runs, of, is_old=is_old)
+        return _interval_back(env, eqn, axis, runs, of)
     fill = _fill(env, eqn)
     sources = []
     values = []
     for run in runs:
         atom = eqn.invars[run.operand]
-        source = env.sets.source(of, run, shape_of(atom)[axis])
+        source = env.sets.moved(of, run.reversed(), shape_of(atom)[axis])
         sources.append(source)
-        rows = env.rows_of(atom, axis, source, is_old=is_old)
+        rows = env.rows_of(atom, axis, source)
         values.append(moved_beside(eqn, axis, rows, fill))
     if sum(run.num for run in runs) < of.length:
         value = lax.broadcast(fill, with_item(shape_of(var), axis, of.size))
@@ -126,14 +122,14 @@ def moved_back(
 
 
 def _interval_back(
-    env: RowEnvironment, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet, *, is_old: bool
+    env: RowEnvironment, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet
 ) -> Any:
     """An interval of a result, from the intervals that were moved there, side by side."""
     assert of.ends is not None
 
     def rows_of(atom: Atom, ends: tuple[int, int]) -> Any:
         source = env.sets.interval(*ends, shape_of(atom)[axis])
-        return env.rows_of(atom, axis, source, is_old=is_old)
+        return env.rows_of(atom, axis, source)
 
     return interval_of_runs(eqn, axis, runs, of.ends, rows_of, _fill(env, eqn))
 
@@ -153,14 +149,14 @@ def slide(env: RowEnvironment, eqn: Equation) -> None:
     env.set_rows(var, window.out, of, functools.partial(slid, env, eqn, window, of))
 
 
-def slid(env: RowEnvironment, eqn: Equation, window: Window, of: RowSet, *, is_old: bool) -> Any:
+def slid(env: RowEnvironment, eqn: Equation, window: Window, of: RowSet) -> Any:
     """Rows of a result, from those that they read."""
     operand, *others = eqn.invars
     if any(map(env.is_dirty, others)):
         raise NotByRowsError("what its windows are weighted with changed, too")
     others = [env.result(atom) for atom in others]
     source = env.sets.read(of, window, shape_of(operand)[window.source])
-    value = env.rows_of(operand, window.source, source, is_old=is_old)
+    value = env.rows_of(operand, window.source, source)
     found = Windowed(window, of, source).made(value, others)
     if jnp.shape(found) != with_item(shape_of(eqn.outvars[0]), window.out, of.size):
         raise NotByRowsError("it cannot be run on blocks of rows")
@@ -185,9 +181,9 @@ def _correlate(env: RowEnvironment, eqn: Equation) -> None:
     env.check_size(of)
     source = env.sets.read(of, window, shape_of(image)[window.source])
 
-    def part(is_old: bool) -> Any:
-        value = env.rows_of(image, window.source, source, is_old=is_old)
-        own = masked(env.rows_of(kernel, axis, of, is_old=is_old), axis, of.counts)
+    def part() -> Any:
+        value = env.rows_of(image, window.source, source)
+        own = masked(env.rows_of(kernel, axis, of), axis, of.counts)
         return Windowed(window, of, source).summed(value, own, axis)
 
     env.add_difference(eqn, part)
@@ -215,15 +211,14 @@ def _window_back(env: RowEnvironment, eqn: Equation, axis: int) -> Window:
     return window_back(eqn, axis)
 
 
-def unpooled(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
+def unpooled(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet) -> Any:
     """Rows of it, from all windows that they are in, and the rows of these."""
     window = _window_back(env, eqn, axis)
     count, length = (shape_of(atom)[axis] for atom in eqn.invars)
     near = env.sets.reading(of, window, count)
     around = env.sets.read(near, window, length)
     values = [
-        env.rows_of(atom, axis, own, is_old=is_old)
-        for atom, own in zip(eqn.invars, (near, around), strict=True)
+        env.rows_of(atom, axis, own) for atom, own in zip(eqn.invars, (near, around), strict=True)
     ]
 
     beside = window.stride + of.width  # rows that are in no window at all
@@ -285,8 +280,6 @@ class Windowed(NamedTuple):
         """
         run = lambda part, offset, own: self.window.run(self.places(part, offset), own)
         operands = [(value, self.window.source), (self.offsets, None), (taps, axis)]
-        if self.of.num_blocks == 1:
-            return _by_blocks(run, operands, 1, 0)
         one = lambda *parts: run(*parts)[None]
         return lax.reduce_sum(_by_blocks(one, operands, self.of.num_blocks, 0), (0,))
 

@@ -332,9 +332,10 @@ class _Resumed(NamedTuple):
 
     def _after(self, state: _State, place: Any, count: int, block: Any) -> _State:
         """After so many steps from a row on, whose results and records are written."""
-        _, _, rows = self.loop.scan.split(self.values)
+        loop = self.loop
+        _, _, rows = loop.scan.split(self.values)
         own = [lax.dynamic_slice_in_dim(x, place, count) for x in rows]
-        carry, sums, new = self.loop.run_steps(self.values, state.carry, self.zeros, own, count)
+        carry, sums, new = loop.run_steps(self.values, state.carry, self.zeros, own, count)
         ys = [
             lax.dynamic_update_slice_in_dim(x, y, place, 0)
             for x, y in zip(state.ys, new, strict=True)
@@ -424,21 +425,9 @@ def _at(buffers: Values, place: Any) -> list[Any]:
 
 
 def _agree(one: Values, other: Values) -> Any:
-    """Whether all bits are the same: 0.0 is not -0.0, and NaN may be itself."""
-    same = [
-        jnp.all(a == b)
-        for x, y in zip(one, other, strict=True)
-        for a, b in zip(_bits(x), _bits(y), strict=True)
-    ]
-    return functools.reduce(lax.bitwise_and, same, jnp.asarray(True))
-
-
-def _bits(x: Any) -> list[Any]:
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return [*_bits(lax.real(x)), *_bits(lax.imag(x))]
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        return [lax.bitcast_convert_type(x, np.dtype(f"uint{8 * x.dtype.itemsize}"))]
-    return [x]
+    """Whether all bits are the same."""
+    differ = [jnp.any(_jax.different_bits(x, y)) for x, y in zip(one, other, strict=True)]
+    return ~functools.reduce(lax.bitwise_or, differ, jnp.asarray(False))
 
 
 def named(fun: Any) -> Any:

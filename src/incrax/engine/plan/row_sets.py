@@ -189,14 +189,6 @@ class DirtyRows(NamedTuple):
     axis: int
     of: RowSet
 
-    def at(self, is_old: bool) -> Any:  # noqa: FBT001  one of the two
-        """The values at the baseline, or now."""
-        return self.old if is_old else self.new
-
-    def counted(self, is_old: bool) -> Any:  # noqa: FBT001  one of the two
-        """The same, zero where they repeat others."""
-        return masked(self.at(is_old), self.axis, self.of.counts)
-
 
 class Slabs(NamedTuple):
     """Dirty rows along one axis, and along another: of each all elements, also where they meet."""
@@ -301,10 +293,6 @@ class RowSets:
         if of.ends is not None:
             return self.interval(*(run.places(of.ends) or (0, 0)), length)
         return self._once(("moved", of, run[1:], length), lambda: _moved(of, run, length))
-
-    def source(self, of: RowSet, run: Run, length: int) -> RowSet:
-        """Where the rows of a set come from, by a run of rows of an axis of another length."""
-        return self.moved(of, run.reversed(), length)
 
     def reading(self, of: RowSet, window: Window, length: int) -> RowSet:
         """The rows of a result that read some rows by a window: blocks, none of them spare."""

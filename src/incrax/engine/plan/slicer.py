@@ -8,6 +8,7 @@ else runs as a whole, and the report says why.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -105,27 +106,31 @@ class Slicer(RowEnvironment):
         self.made = []
         self.resumed = []
         for var, change in changes.items():
-            self.dirty[var] = None
-            if change is not None:
-                new, rows = change
-                if rows.ends is not None:
-                    rows = self.sets.interval(*rows.ends, rows.length)
-                elif self.adds_changes:  # elsewhere a list would be a constant of the program
-                    rows = as_argument(rows)
-                self.num_changed = rows.size
-                old = taken(self.baseline(var), 0, rows) if self.asked.old_rows else None
-                self.dirty[var] = DirtyRows(new, old, 0, rows)
+            self.dirty[var] = None if change is None else self._changed_rows(var, *change)
         for eqn in reached:
-            read = self._extents(eqn.invars)
-            why_all = self._step(eqn)
-            made = self._extents(eqn.outvars)
-            atoms = (*eqn.invars, *eqn.outvars)
-            factors = [term.rows for atom in atoms for term in self.put_off_as(atom) if term.rows]
-            read = read or self._extents(factors)
-            is_put_off = any(map(self.put_off_as, eqn.outvars))
-            self.made.append(Made(eqn, read, made, why_all, is_put_off))
+            self.made.append(self._made(eqn))
             if not self.drifting.isdisjoint(read_vars(eqn)):
                 self.drifting.update(eqn.outvars)
+
+    def _changed_rows(self, var: Var, new: Any, rows: RowSet) -> DirtyRows:
+        """The dirty rows of an input."""
+        if rows.ends is not None:
+            rows = self.sets.interval(*rows.ends, rows.length)
+        elif self.adds_changes:  # elsewhere a list would be a constant of the program
+            rows = as_argument(rows)
+        self.num_changed = rows.size
+        old = taken(self.baseline(var), 0, rows) if self.asked.old_rows else None
+        return DirtyRows(new, old, 0, rows)
+
+    def _made(self, eqn: Equation) -> Made:
+        """Make what an equation writes; what became of it."""
+        read = self._extents(eqn.invars)
+        why_all = self._step(eqn)
+        made = self._extents(eqn.outvars)
+        atoms = (*eqn.invars, *eqn.outvars)
+        factors = [term.rows for atom in atoms for term in self.put_off_as(atom) if term.rows]
+        is_put_off = any(map(self.put_off_as, eqn.outvars))
+        return Made(eqn, read or self._extents(factors), made, why_all, is_put_off)
 
     def _step(self, eqn: Equation) -> str:
         """Make what an equation writes, on rows, or from the first of them on; else, why on all."""
@@ -183,14 +188,12 @@ class Slicer(RowEnvironment):
 
     def _map(self, eqn: Equation, aligned: Aligned, of: RowSet) -> None:
         """Each row of the results is made of that row of the operands."""
-        new = self.on_rows(eqn, aligned, of, is_old=False)
-        old: list[Any] = [None] * len(new)
-        if self.asked.old_rows:
-            old = self.on_rows(eqn, aligned, of, is_old=True)
+        new, old = self.now_and_then(lambda: self.on_rows(eqn, aligned, of))
         own = [side.of for atom in eqn.invars for side in self.sides(atom)]
         if isinstance(of.origin, FromList) and of not in own:
             self.united.update(eqn.outvars)
-        for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
+        before = old or [None] * len(new)
+        for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, before, strict=True):
             if axis is not None:
                 self.dirty[var] = DirtyRows(now, then, axis, of)
             elif var not in self.whole:  # no row reaches it, inside a loop
@@ -208,7 +211,7 @@ class Slicer(RowEnvironment):
                 self._step(eqn)
         return var
 
-    def pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+    def pulled(self, var: Var, axis: int, of: RowSet) -> Any:
         """Rows of a variable, made of rows of what it is made of, where that is by rows: it costs
         little, and needs no value of all rows to be kept.
         """
@@ -220,26 +223,33 @@ class Slicer(RowEnvironment):
         is_end = is_whole or is_kept or var in self.united
         if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
-            aligned = aligned_back(eqn, axis)
-            try:
-                if eqn.primitive.name == "gather" and self.rows(eqn.invars[0]) is not None:
-                    return looked_up_at(self, eqn, axis, of, is_old=is_old)
-                if aligned is not None:
-                    made = self.on_rows(eqn, aligned, of, is_old=is_old)
-                    return made[eqn.outvars.index(var)]
-                if runs_along(eqn, axis) is not None:
-                    return moved_back(self, eqn, var, axis, of, is_old=is_old)
-                if eqn.primitive.name == "select_and_scatter_add":
-                    return unpooled(self, eqn, axis, of, is_old=is_old)
-                if entry_of(eqn).windows is not None and not self._is_dear(eqn, of):
-                    return slid(self, eqn, window_of(eqn, out=axis), of, is_old=is_old)
-            except NotByRowsError:
-                pass
-        return self._rows_at_hand(var, axis, of, is_old=is_old)
+            with contextlib.suppress(NotByRowsError):
+                return self._pulled_through(eqn, var, axis, of)
+        return self._rows_at_hand(var, axis, of)
 
-    def _rows_at_hand(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+    def _pulled_through(self, eqn: Equation, var: Var, axis: int, of: RowSet) -> Any:
+        """Rows of what an equation writes, from rows that it reads.
+
+        Raises:
+            NotByRowsError: they are not made so, or to keep all costs less.
+        """
+        aligned = aligned_back(eqn, axis)
+        if eqn.primitive.name == "gather" and self.rows(eqn.invars[0]) is not None:
+            return looked_up_at(self, eqn, axis, of)
+        if aligned is not None:
+            made = self.on_rows(eqn, aligned, of)
+            return made[eqn.outvars.index(var)]
+        if runs_along(eqn, axis) is not None:
+            return moved_back(self, eqn, var, axis, of)
+        if eqn.primitive.name == "select_and_scatter_add":
+            return unpooled(self, eqn, axis, of)
+        if entry_of(eqn).windows is None or self._is_dear(eqn, of):
+            raise NotByRowsError
+        return slid(self, eqn, window_of(eqn, out=axis), of)
+
+    def _rows_at_hand(self, var: Var, axis: int, of: RowSet) -> Any:
         """Rows of a variable that are not made of others."""
-        if is_old:
+        if self.was_other(var):
             return taken(self.kept(var), axis, of)
         eqn = self.writer.get(var)
         rows = self.rows(var)
@@ -293,6 +303,15 @@ class Slicer(RowEnvironment):
         spans = None if loop is None else self._steps_of(loop)
         if loop is None or spans is None:
             return False
+        self._run_from(loop, spans)
+        dirty = [n for n, atom in enumerate(eqn.invars) if self.is_dirty(atom)]
+        is_endless = loop.remembers(dirty) or (loop.is_reverse and any(x for _, x in self.resumed))
+        self.resumed.append((loop, is_endless))
+        return True
+
+    def _run_from(self, loop: Resumable, spans: Spans) -> None:
+        """Make the results of a scan of which these rows changed, and its records."""
+        eqn = loop.eqn
         _, of_rows = loop.scan.split_results(eqn.outvars)
         kept = [var for var in of_rows if not isinstance(var, _jax.DropVar)]
         records = self._records_of(loop)
@@ -311,10 +330,6 @@ class Slicer(RowEnvironment):
                 self.saves[var] = value
                 self.dirty[var] = InSpans(0, ran)
         self.saves.update(zip(records, [*made.carries, *made.sums], strict=True))
-        dirty = [n for n, atom in enumerate(eqn.invars) if self.is_dirty(atom)]
-        is_endless = loop.remembers(dirty) or (loop.is_reverse and any(x for _, x in self.resumed))
-        self.resumed.append((loop, is_endless))
-        return True
 
     def _steps_of(self, loop: Resumable) -> Spans | None:
         """The rows of its operands that changed; None if it reads something else in all steps."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,10 +33,11 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.plan.plan import NEW_VALUE_S, Plan, RowKind, Sliced, plan_fill, reached_equations
 from incrax.engine.plan.resumed import NAME
-from incrax.engine.plan.row_sets import ends_of, interval, row_set, taken
+from incrax.engine.plan.row_sets import RowSet, ends_of, interval, row_set, taken
 from incrax.engine.plan.slicer import Slicer
 from incrax.engine.program.constants import numpy_value
 from incrax.engine.rewrites.derived import written_by
+from incrax.primitives.entry import shape_of
 
 UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
 """Of equations that write into a value: the operand that is written."""
@@ -68,47 +69,30 @@ def can_slice(facts: Facts) -> bool:
 
 
 def slice_plan(
-    facts: Facts,
-    leaves: Sequence[int],
-    capacity: int,
-    value_of: ValueOf = lambda _: None,
-    *,
-    within: int = 0,
-    moving: int = 0,
+    facts: Facts, kind: RowKind, value_of: ValueOf = lambda _: None, *, moving: int = 0
 ) -> Plan:
-    """The plan for a change of at most `capacity` rows of some leaves, along their first axes; or of
-    any among the last `within` ones, or, below 0, among the first.
+    """The plan for a change of at most as many rows of some leaves, along their first axes, as a kind
+    has; or of any among those at an end.
 
     `value_of` is asked for indices of look-ups; `moving` are the bits of all inputs that change from
     time to time.
 
     Cost: traces the equations that the change reaches, two or three times.
     """
-    dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
+    dirty = sum(map(facts.layout.leaf_mask, kind.leaves))
     outputs = facts.dirty_outputs(dirty)
     slicer = Slicer(facts, value_of, moving=moving | dirty)
-    traced, sliced, guard = _traced(
-        slicer, RowKind(tuple(leaves), capacity, within), dirty, outputs
-    )
+    traced, sliced, guard = _traced(slicer, kind, dirty, outputs)
     read = dict.fromkeys(reads_of(traced))
-    written = writes_of(traced)
     own = [var for var in read if var is sliced.numbers or var in sliced.olds]
-    at_hand = {*written, *own, *sliced.tables}
-    frontier = choose_frontier(
-        facts.listing,
-        [var for var in read if var not in at_hand],
-        (),
-        lambda var: facts.load_seconds(var) + NEW_VALUE_S if facts.is_saveable(var) else None,
-        lambda number: facts.seconds(facts.eqns[number]),
-    )
-    clean = tuple(facts.eqns[number] for number in frontier.run)
+    clean, loads = _clean_part(facts, set(read).difference(writes_of(traced), own, sliced.tables))
     ran = clean + traced
-    moved_s = sum(map(facts.load_seconds, [*frontier.load, *own]))
+    moved_s = sum(map(facts.load_seconds, [*loads, *own]))
     moved_s += sum(map(facts.save_seconds, slicer.saves))
     # Of a table a row is read.
     moved_s += len(sliced.tables) * facts.calibration.load_seconds(0)
     apart = [eqn for eqn in ran if eqn.params.get("name") != NAME]
-    base_loads = (*frontier.load, *sliced.tables)
+    base_loads = (*loads, *sliced.tables)
     return Plan(
         dirty,
         (*base_loads, *own),
@@ -120,6 +104,20 @@ def slice_plan(
         guard,
         sliced=replace(sliced, eqns=clean + sliced.eqns, moved_s=moved_s),
     )
+
+
+def _clean_part(
+    facts: Facts, wanted: Iterable[Var]
+) -> tuple[tuple[Equation, ...], tuple[Var, ...]]:
+    """The equations that make clean values, and the values that are loaded, whichever costs less."""
+    frontier = choose_frontier(
+        facts.listing,
+        wanted,
+        (),
+        lambda var: facts.load_seconds(var) + NEW_VALUE_S if facts.is_saveable(var) else None,
+        lambda number: facts.seconds(facts.eqns[number]),
+    )
+    return tuple(facts.eqns[number] for number in frontier.run), frontier.load
 
 
 def _in_place_seconds(facts: Facts, eqn: Equation) -> float:
@@ -134,10 +132,11 @@ def _in_place_seconds(facts: Facts, eqn: Equation) -> float:
 
 def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
     """What a plan for rows reads besides inputs, outputs and tables."""
-    assert plan.sliced is not None
+    sliced = plan.sliced
+    assert sliced is not None
     given = {atom for atom in (*facts.outvars, *facts.invars) if isinstance(atom, Var)}
-    read = [*plan.sliced.olds.values(), *plan.base_loads]
-    return [var for var in read if var not in given and var not in plan.sliced.tables]
+    read = [*sliced.olds.values(), *plan.base_loads]
+    return [var for var in read if var not in given and var not in sliced.tables]
 
 
 _Traced = tuple[tuple[Equation, ...], Sliced, Var | None]
@@ -168,9 +167,9 @@ def _run(
 ) -> _Traced:
     """One trace, with the values that an earlier one asked for."""
     facts = slicer.facts
+    dirty = sum(map(facts.layout.leaf_mask, kind.leaves))
     changed = [facts.invars[leaf] for leaf in kind.leaves]
-    length = changed[0].aval.shape[0]
-    known = [*changed, *_clean(facts, sum(map(facts.mask, changed))), *asked.tables]
+    known = [*changed, *_clean(facts, dirty), *asked.tables]
     numbers = _jax.new_var(_jax.array_aval((kind.capacity,), np.int32))
     names = {var: _jax.new_var(var.aval) for var in asked.olds}
     guard = _jax.new_var(_jax.bool_aval())
@@ -179,9 +178,7 @@ def _run(
     def fun(*values: Any) -> list[Any]:
         at_hand = dict(zip(known, values, strict=False))
         olds = dict(zip(asked.olds, values[len(known) : -1], strict=True))
-        rows = row_set(values[-1], length)
-        if kind.within:
-            rows = interval(*ends_of(kind.within, length), length)
+        rows = _rows_of(kind, values[-1], shape_of(changed[0])[0])
         changes = {var: (taken(at_hand[var], 0, rows), rows) for var in changed}
         slicer.run(reached, at_hand, olds, changes)
         results.update({var: slicer.result(var) for var in targets})
@@ -193,22 +190,42 @@ def _run(
     inputs = [*known, *names.values(), numbers]
     body = _jax.trace_body(fun, *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in inputs))
     eqns = written_by(body, inputs, list(results))
+    return eqns, _sliced(slicer, kind, reached, numbers, names), guard if slicer.guards else None
+
+
+def _rows_of(kind: RowKind, numbers: Any, length: int) -> RowSet:
+    """The rows of a change of a kind, of an axis of this length."""
+    if kind.within:
+        return interval(*ends_of(kind.within, length), length)
+    return row_set(numbers, length)
+
+
+def _sliced(
+    slicer: Slicer,
+    kind: RowKind,
+    reached: Sequence[Equation],
+    numbers: Var,
+    names: Mapping[Var, Var],
+) -> Sliced:
+    """What a plan takes, and does, besides: as the last run has it. `names` are those of values of the
+    baseline.
+    """
+    facts = slicer.facts
     given = {*facts.returned, *facts.invars}
     written = (var for var in slicer.row_saves if var in names and var not in given)
-    sliced = Sliced(
-        length,
+    return Sliced(
+        shape_of(facts.invars[kind.leaves[0]])[0],
         numbers,
         {name: var for var, name in names.items()},
         tuple(reached),
         kind,
         made=tuple(slicer.made),
-        tables=tuple(asked.tables),
+        tables=tuple(slicer.asked.tables),
         resumed=tuple(loop.eqn for loop, _ in slicer.resumed),
         agreeing_s=_loop_seconds(slicer, is_endless=False),
         endless_s=_loop_seconds(slicer, is_endless=True),
         in_place=tuple((names[var], var) for var in written),
     )
-    return eqns, sliced, guard if slicer.guards else None
 
 
 def _loop_seconds(slicer: Slicer, *, is_endless: bool) -> float:

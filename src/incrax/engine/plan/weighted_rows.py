@@ -276,11 +276,8 @@ def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
     terms = env.put_off_as(operand)
     (var,) = eqn.outvars
     axes = eqn.params["axes"]
-    is_sum = terms and all(x.rows is not None and {*x.axes} == {*terms[0].axes} for x in terms)
-    if not is_sum or not {*terms[0].axes} <= {*axes}:
+    if not _is_summed(env, terms, axes):
         return False
-    if any(term.lost is not None and not env.is_dirty(term.rows) for term in terms):
-        return False  # nothing keeps what is clean: it would be made, and looked at, in each call
     losses = [_lost_in(env, eqn, term, term.lost) for term in terms if term.lost is not None]
     parts = [terms]
     if jnp.issubdtype(var.aval.dtype, np.complexfloating):
@@ -297,6 +294,15 @@ def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
         size = size_of(value)
         env.guards.append(jnp.all((size >= lost) & lax.is_finite(size + lost)))
     return True
+
+
+def _is_summed(env: RowEnvironment, terms: Sum, axes: Sequence[int]) -> bool:
+    """Whether products with u are to be made for a sum over some axes, all those of u among them."""
+    is_sum = terms and all(x.rows is not None and {*x.axes} == {*terms[0].axes} for x in terms)
+    if not is_sum or not {*terms[0].axes} <= {*axes}:
+        return False
+    # Nothing keeps what is clean: it would be made, and looked at, in each call.
+    return all(term.lost is None or env.is_dirty(term.rows) for term in terms)
 
 
 def _lost_in(env: RowEnvironment, eqn: Equation, term: Weighted, lost: Var) -> Any:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from incrax._stats import Stats
-from incrax.engine.compile.timing import TimedProgram
+from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
 from incrax.engine.policy.candidates import MIN_BLAMED_USES, Candidate, Entry
 from incrax.engine.policy.expectations import Expectations
@@ -29,29 +31,24 @@ RACE_SHARE = 0.02
 """Share of all time that it may lose beyond these."""
 
 
+@dataclass(eq=False)
 class Race:
-    """The candidates of one engine's dirty sets; `lost_s` are seconds that trying them has cost."""
+    """The candidates of one engine's dirty sets."""
 
-    def __init__(
-        self,
-        facts: Facts,
-        whole: TimedProgram,
-        segments: Segments,
-        expectations: Expectations,
-        ledger: Ledger,
-        stats: Stats,
-    ) -> None:
-        self.facts = facts
-        self.whole = whole
-        self.segments = segments
-        self.expectations = expectations
-        self.ledger = ledger
-        self.clock = whole.clock
-        self.stats = stats
-        self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
-        self.has_marked = bool(facts.called_back or facts.kept)
-        self.started_s = time.perf_counter()
-        self.lost_s = 0.0
+    facts: Facts
+    clock: Clock
+    whole: TimedProgram
+    segments: Segments
+    expectations: Expectations
+    ledger: Ledger
+    stats: Stats
+    started_s: float = field(default_factory=time.perf_counter)
+    lost_s: float = 0.0  # by trying candidates
+
+    @cached_property
+    def callback_s(self) -> float:
+        """Seconds that functions on the host take where what they return is stale; 0: none is called."""
+        return len(self.facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
 
     @property
     def whole_s(self) -> float:
@@ -103,7 +100,8 @@ class Race:
         segments = self.segments
         dirty = entry.dirty
         is_refused = entry.is_barred and segments.top_plan().guard is not None
-        is_at_hand = entry.may_divide or self.has_marked or segments.is_compiled(dirty)
+        is_marked = bool(self.callback_s or self.facts.kept)
+        is_at_hand = entry.may_divide or is_marked or segments.is_compiled(dirty)
         serve = bool(segments.wanted) and is_at_hand and not is_refused
         seconds: dict[Candidate, float] = {"whole": self.timed_s}
         if serve:

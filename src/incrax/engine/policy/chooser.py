@@ -88,41 +88,31 @@ class Chooser:
         self.expectations = Expectations(
             facts,
             tuning,
-            journal.name,
-            journal.paths,
+            journal,
             self.entries,
             row_entries,
             self.whole,
             ledger,
             is_kept=self.is_timed,
         )
-        self.race = Race(facts, self.whole, self.segments, self.expectations, ledger, stats)
-        costs = LearningCosts(facts, self.clock, self.whole, self.expectations)
         self.accounts = Accounts(self.expectations)
-        self.credit = Credit(costs, self.accounts, ledger, self.clock, tuning)
-        self.planner = Planner(
-            facts,
-            self.compiler,
-            self.race,
-            self.credit,
-            self.entries,
-            tuning,
-            budget_bytes,
-            journal,
+        self.race = Race(
+            facts, self.clock, self.whole, self.segments, self.expectations, ledger, stats
         )
+        costs = LearningCosts(facts, self.clock, self.whole, self.expectations, self.accounts)
+        self.credit = Credit(
+            costs, self.accounts, ledger, self.clock, tuning.compile_s, tuning.calls or 0
+        )
+        learner = (
+            *(facts, self.clock, self.compiler, self.expectations, self.accounts),
+            *(self.race, costs, self.credit, self.hot_after, budget_bytes),
+        )
+        self.planner = Planner(*learner, self.segments, journal, self.entries)
         # A saved NaN is an output to JAX, which raises on it where a value inside a program may be
         # NaN.
         self.only_whole = _jax.checks_values()
-        self.slices = Slices(
-            facts,
-            self.compiler,
-            self.race,
-            self.credit,
-            row_entries,
-            tuning,
-            budget_bytes,
-            is_on=self.is_timed and not self.only_whole and can_slice(facts),
-        )
+        is_on = self.is_timed and not self.only_whole and can_slice(facts)
+        self.slices = Slices(*learner, ledger, row_entries, is_on)
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
         self._loaded = self.planner.loaded

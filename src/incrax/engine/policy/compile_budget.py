@@ -13,9 +13,9 @@ made.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from incrax._tuning import Tuning
 from incrax.engine.compile.timing import Clock
 from incrax.engine.policy.accounts import LEAST_CLEAN_SHARE, Accounts
 from incrax.engine.policy.candidates import Entry
@@ -63,16 +63,6 @@ ROW_UNSURE = 0.5
 takes half of that at best, and a job of 0.8 s that paid for it lost a third.
 """
 
-CAUTION = 1.2
-"""Times what a program for rows takes to compile that must be lost before, since both estimates are
-rough: a job that only just reached the price lost a fifth of its time.
-"""
-
-DIVIDED = 3.0
-"""What all segments take to compile together, the one that fills them at first and that from them to
-the outputs, in whole programs.
-"""
-
 SHORT_S = 0.5
 """Seconds in programs after which a job is worth compiling for, if nothing is known of it: what
 could be gained in one that ends before is less than a program takes to compile.
@@ -88,23 +78,19 @@ class Offer(NamedTuple):
     foreseen_s: float  # seconds that it must gain in the calls to come, if these are known
 
 
+@dataclass(eq=False)
 class Credit:
     """What one engine may spend on learning."""
 
-    def __init__(
-        self,
-        costs: LearningCosts,
-        accounts: Accounts,
-        ledger: Ledger,
-        clock: Clock,
-        tuning: Tuning,
-    ) -> None:
-        self.costs = costs
-        self.accounts = accounts
-        self.ledger = ledger
-        self.clock = clock
-        self.compile_s = tuning.compile_s
-        self.hinted_calls = tuning.calls or 0
+    costs: LearningCosts
+    accounts: Accounts
+    ledger: Ledger
+    clock: Clock
+    compile_s: float  # of compiling, on trust
+    hinted_calls: int  # that the function was made for
+    expected_calls: int = 0  # of all kinds; 0: nothing is known of them
+
+    def __post_init__(self) -> None:
         self.expected_calls = self.hinted_calls
 
     def expect(self, calls: int) -> None:
@@ -122,41 +108,13 @@ class Credit:
 
     def note_program(self, entry: Entry, *, is_new: bool) -> None:
         """A plan got a program, a new one or that of its family."""
-        price_s = self.costs.caller_share * self._plan_program_s(entry)
-        self.accounts.note_program(entry, price_s, is_new=is_new)
+        self.accounts.note_program(entry, self.costs.program_price_s(entry), is_new=is_new)
 
     def note_learning(self, entry: Entry, seconds: float) -> None:
         """A call took so many seconds longer than usual, since something was planned, compiled or
         tried.
         """
         self.accounts.of(entry).learning_s += seconds * self.clock.is_running
-
-    # --- prices -----------------------------------------------------------------------------------
-
-    def _plan_program_s(self, entry: Entry) -> float:
-        return self.costs.plan_program_s(entry, has_learned=self.accounts.has_learned)
-
-    def plan_price_s(self, entry: Entry, *, divides: bool = False) -> float:
-        """Seconds that the caller loses to compiling for an entry's plan, or for segments, which serve
-        all that come in turns.
-        """
-        program_s = self._plan_program_s(entry)
-        if entry.family is None:
-            return self.costs.caller_share * program_s * (DIVIDED if divides else 1.0)
-        accounts = self.accounts
-        if divides:
-            program_s *= DIVIDED
-        else:
-            others = accounts.families_in_turns - 1.0
-            program_s += others * self.costs.equations_s(entry.num_reached)
-        return self.costs.caller_share * accounts.dearness * accounts.of(entry).novelty * program_s
-
-    def rows_price_s(self, entry: Entry, num_eqns: int, *, with_priming: bool) -> float:
-        """The same for a program for rows, of so many equations, and for what saves for it, if need
-        be; with some caution.
-        """
-        program_s = self.costs.rows_program_s(entry, num_eqns, with_priming=with_priming)
-        return self.costs.caller_share * CAUTION * program_s
 
     # --- decisions --------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple, TypeAlias
@@ -32,6 +33,7 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import RowKind
 from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry, Known
 from incrax.engine.policy.ledger import Ledger, calls_worth
+from incrax.engine.policy.log import Journal
 
 LEAST_S = 0.01
 """Seconds in the whole program from which on a job is worth a file."""
@@ -67,44 +69,33 @@ class Idle(NamedTuple):
 NOT_IDLE = Idle(0)
 
 
+@dataclass(eq=False)
 class Expectations:
-    """Of one engine, whose entries and whole program it reads; `whole_s` are seconds of the whole
-    program in earlier processes, None where they are not known; `compile_s` those to compile it.
-    """
+    """Of one engine, whose entries and whole program it reads."""
 
-    def __init__(
-        self,
-        facts: Facts,
-        tuning: Tuning,
-        name: str,
-        paths: Sequence[str],
-        entries: Mapping[int, Entry],
-        row_entries: Mapping[RowKind, Entry],
-        whole: TimedProgram,
-        ledger: Ledger,
-        *,
-        is_kept: bool,
-    ) -> None:
-        self.whole_s: float | None = None
-        self.compile_s = 0.0
-        self._facts = facts
-        self._layout = facts.layout
-        self._name = name
-        self._tuning = tuning
-        self._entries = entries
-        self._whole = whole
-        self._ledger = ledger
-        self._is_kept = is_kept and is_remembered(tuning)
+    facts: Facts
+    tuning: Tuning
+    journal: Journal
+    entries: Mapping[int, Entry]
+    row_entries: Mapping[RowKind, Entry]
+    whole: TimedProgram
+    ledger: Ledger
+    is_kept: bool  # files are read and written
+    whole_s: float | None = None  # of the whole program in earlier processes; None: not known
+    compile_s: float = 0.0  # to compile it there
+
+    def __post_init__(self) -> None:
+        self.is_kept = self.is_kept and is_remembered(self.tuning)
         self._key = ""
-        self._is_algebra = facts.algebra.is_on
-        self._hinted = hinted(facts, paths, tuning)
+        self._layout = self.journal.layout
+        self._is_algebra = self.facts.algebra.is_on
+        self._hinted = hinted(self.facts, self.journal.paths, self.tuning)
         self._known: dict[Kind, Known] = {}
-        self._row_entries = row_entries
         _living[id(self)] = weakref.ref(self)
 
     def of(self, kind: Kind) -> Known:
         """What is known of a kind of change; the file is read at the first that is not all inputs."""
-        if self._is_kept and not self._key and kind != self._layout.full:
+        if self.is_kept and not self._key and kind != self._layout.full:
             self._read()
         known = self._known.get(kind, NOTHING)
         return known._replace(calls=max(known.calls, self._hinted.get(kind, 0)))
@@ -131,8 +122,8 @@ class Expectations:
     def moving(self) -> int:
         """The bits of all inputs that changed so far, but in the first call, or in earlier processes."""
         full = self._layout.full
-        known = [*self.kinds, *(d for d, x in self._entries.items() if d != full or x.count > 1)]
-        for kind in self._row_entries:
+        known = [*self.kinds, *(d for d, x in self.entries.items() if d != full or x.count > 1)]
+        for kind in self.row_entries:
             known += map(self._layout.leaf_mask, kind.leaves)
         return reduce(or_, known, 0)
 
@@ -145,39 +136,40 @@ class Expectations:
 
     @functools.cached_property
     def _program(self) -> str:
-        return f"{fingerprint(self._facts)} {self._layout.full:x}"
+        return f"{fingerprint(self.facts)} {self._layout.full:x}"
 
     def _read(self) -> None:
-        facts = self._facts
-        self._key = key_of(facts.digest, self._tuning, self._is_algebra)
+        facts = self.facts
+        self._key = key_of(facts.digest, self.tuning, self._is_algebra)
         data = _cache_folder.load(self._key)
         try:
-            if data is not None and data["program"] == self._program:
-                self.whole_s = _seconds(data["whole_s"])
-                self.compile_s = _seconds(data["compile_s"])
-                found = {_kind(k): _known(v) for k, v in data["kinds"].items()}
-                full = facts.layout.full
-                is_none = lambda kind: isinstance(kind, int) and not 0 < kind < full
-                self._known = {kind: x for kind, x in found.items() if not is_none(kind)}
+            if data is None or data["program"] != self._program:
+                return
+            found = {_kind(k): _known(v) for k, v in data["kinds"].items()}
+            whole_s = _seconds(data["whole_s"])
+            compile_s = _seconds(data["compile_s"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _cache_folder.ignore(self._key, error)
-            self.whole_s = None
-            self.compile_s = 0.0
-            self._known = {}
+            return
+        self.whole_s = whole_s
+        self.compile_s = compile_s
+        full = self._layout.full
+        is_none = lambda kind: isinstance(kind, int) and not 0 < kind < full
+        self._known = {kind: x for kind, x in found.items() if not is_none(kind)}
 
     def collect(self) -> None:
         """Put what this process has learned where it is written from at its end."""
-        whole_s = self._whole.seconds
-        if not self._is_kept or whole_s is None:
+        whole_s = self.whole.seconds
+        if not self.is_kept or whole_s is None:
             return
-        entries: dict[Kind, Entry] = {**self._entries, **self._row_entries}
+        entries: dict[Kind, Entry] = {**self.entries, **self.row_entries}
         found = _learned_of(entries, whole_s)
         num_calls = sum(known.calls for known in found.values())
         if num_calls * whole_s < LEAST_S:
             return
         if not self._key:
             self._read()
-        ledger = self._ledger
+        ledger = self.ledger
         whole_s = min(whole_s, ledger.turn_s or math.inf)
         others = [known for kind, known in self._known.items() if kind not in found]
         pays = _any_pays(entries.values()) or any(known.was_compiled for known in others)
@@ -185,13 +177,13 @@ class Expectations:
         found.pop(self._layout.full, None)
         _pending.pop(self._key, None)  # the latest is the last one
         _pending[self._key] = {
-            "about": f"{self._name}, {len(found)} kinds of change",
+            "about": f"{self.journal.name}, {len(found)} kinds of change",
             "program": self._program,
             "calls": max(num_calls, ledger.verdict.num_calls),
             "pays": pays or ledger.unchanged * whole_s > ledger.learning_s,
             "lost_s": ledger.lost_s,
             "whole_s": whole_s,
-            "compile_s": max(self.compile_s, self._whole.first_s),
+            "compile_s": max(self.compile_s, self.whole.first_s),
             "kinds": _most_often(found),
         }
 
@@ -401,7 +393,7 @@ def write() -> None:
         expectations = reference()
         if expectations is not None:
             expectations.collect()
-            expectations._is_kept = False  # `__del__` has nothing to do
+            expectations.is_kept = False  # `__del__` has nothing to do
     for key, data in list(_pending.items())[-MAX_WRITTEN:]:
         _cache_folder.save(key, data)
     if _pending:

@@ -1,12 +1,13 @@
 """What it takes to plan and to compile, before it is done: estimates, in seconds.
 
-In: `Facts`, the whole program's first run, what planning took. Out: seconds. It must not know whether
-they are worth it.
+In: `Facts`, the whole program's first run, what planning took, accounts. Out: seconds. It must not
+know whether they are worth it.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
 from incrax.engine.compile.background import CALLER_SHARE
 from incrax.engine.compile.timing import (
@@ -20,6 +21,7 @@ from incrax.engine.compile.timing import (
 )
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import MAX_EDGES
+from incrax.engine.policy.accounts import Accounts
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import Expectations
 
@@ -57,17 +59,27 @@ MAX_SLOWNESS = 2.0
 """Times the usual seconds that a machine is believed to need."""
 
 
-class LearningCosts:
-    """Of one function, on this machine."""
+CAUTION = 1.2
+"""Times what a program for rows takes to compile that must be lost before, since both estimates are
+rough: a job that only just reached the price lost a fifth of its time.
+"""
 
-    def __init__(
-        self, facts: Facts, clock: Clock, whole: TimedProgram, expectations: Expectations
-    ) -> None:
-        self.facts = facts
-        self.clock = clock
-        self.whole = whole
-        self.expectations = expectations
-        self.planning_s = 0.0
+DIVIDED = 3.0
+"""What all segments take to compile together, the one that fills them at first and that from them to
+the outputs, in whole programs.
+"""
+
+
+@dataclass(eq=False)
+class LearningCosts:
+    """Of one function, on this machine: seconds, and prices, which are what the caller loses of them."""
+
+    facts: Facts
+    clock: Clock
+    whole: TimedProgram
+    expectations: Expectations
+    accounts: Accounts
+    planning_s: float = 0.0  # of a plan after the first, a running mean
 
     # --- planning ---------------------------------------------------------------------------------
 
@@ -101,12 +113,40 @@ class LearningCosts:
         """Seconds to measure the machine, if no process has."""
         return 0.0 if self.facts.is_calibrated else CALIBRATION_S
 
-    # --- compiling --------------------------------------------------------------------------------
+    # --- prices -----------------------------------------------------------------------------------
 
     @property
-    def caller_share(self) -> float:
-        """Share of compiling that the caller bears."""
-        return CALLER_SHARE if self.clock.behind.is_on else 1.0
+    def _caller_share(self) -> float:
+        """Of compiling."""
+        behind = self.clock.behind
+        return CALLER_SHARE if behind.is_on else 1.0
+
+    def program_price_s(self, entry: Entry) -> float:
+        """The price of a new program for an entry's plan."""
+        return self._caller_share * self._plan_program_s(entry)
+
+    def plan_price_s(self, entry: Entry, *, divides: bool = False) -> float:
+        """The price of what may have to be compiled for an entry's plan, or for segments, which serve
+        all that come in turns.
+        """
+        price_s = self.program_price_s(entry) * (DIVIDED if divides else 1.0)
+        if entry.family is None:
+            return price_s
+        accounts = self.accounts
+        if not divides:
+            others = accounts.families_in_turns - 1.0
+            price_s += self._caller_share * others * self.equations_s(entry.num_reached)
+        return accounts.dearness * accounts.of(entry).novelty * price_s
+
+    def rows_price_s(self, entry: Entry, num_eqns: int, *, with_priming: bool) -> float:
+        """The same of a program for rows, of so many equations, which are traced, too; what saves for
+        it is the whole program again, with more outputs.
+        """
+        priming_s = PRIMING * self._program_of_s(entry) * with_priming
+        program_s = PROGRAM_S + ROW_EQUATION_S * num_eqns + priming_s
+        return self._caller_share * CAUTION * program_s
+
+    # --- compiling --------------------------------------------------------------------------------
 
     @property
     def program_s(self) -> float:
@@ -118,7 +158,7 @@ class LearningCosts:
         compile_s = max(self.whole.first_s, self.expectations.compile_s)
         return max(own_share * compile_s, MIN_COMPILE_S)
 
-    def program_of_s(self, entry: Entry) -> float:
+    def _program_of_s(self, entry: Entry) -> float:
         """Seconds to compile a program for an entry, before its plan is known: where JAX kept the
         whole program from an earlier process, it kept what was compiled there for this change, too.
         """
@@ -127,27 +167,20 @@ class LearningCosts:
             return max(self.whole.first_s, MIN_COMPILE_S)
         return self.program_s
 
-    def plan_program_s(self, entry: Entry, *, has_learned: bool) -> float:
+    def _plan_program_s(self, entry: Entry) -> float:
         """Seconds to compile the program of an entry's plan: of a family, what it loads is there once something was
         learned, and is not compiled in large functions.
         """
-        program_s = self.program_of_s(entry)
+        program_s = self._program_of_s(entry)
         if entry.family is None:
             return program_s
         if is_large(len(self.facts.eqns)):
             # What is loaded is computed one equation after the other at first.
             beside_s = ONE_BY_ONE_S * len(self.facts.eqns)
             return min(program_s, self.equations_s(entry.num_reached) + beside_s)
-        if not has_learned:
+        if not self.accounts.has_learned:
             return program_s
         return min(program_s, self.equations_s(entry.num_reached))
-
-    def rows_program_s(self, entry: Entry, num_eqns: int, *, with_priming: bool) -> float:
-        """Seconds to compile a program for rows of so many equations, which are traced, too; what saves for it is
-        the whole program again, with more outputs.
-        """
-        priming_s = PRIMING * self.program_of_s(entry)
-        return PROGRAM_S + ROW_EQUATION_S * num_eqns + priming_s * with_priming
 
     def equations_s(self, num_eqns: int) -> float:
         """Seconds to compile so many equations."""

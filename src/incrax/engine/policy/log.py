@@ -38,26 +38,32 @@ class Journal(NamedTuple):
             "%s: new plan for changes of %s, which came up %s: runs %d equations of a function of "
             "%d, loads %d saved "
             "values%s",
-            *(
-                self.name,
-                self._inputs(entry.dirty),
-                "once" if entry.count == 1 else f"{entry.count} times",
-            ),
-            *(len(plan.eqns), num_equations, len(plan.loads), _promise(plan.seconds, whole_s)),
+            self.name,
+            self._inputs(entry.dirty),
+            "once" if entry.count == 1 else f"{entry.count} times",
+            len(plan.eqns),
+            num_equations,
+            len(plan.loads),
+            _promise(plan.seconds, whole_s),
         )
 
     def chosen(self, entry: Entry) -> None:
         """What serves a dirty set is known."""
         logger.debug(
             "%s: changes of %s are served by %s (%s)",
-            *(self.name, self._inputs(entry.dirty), entry.candidate, entry.reason),
+            self.name,
+            self._inputs(entry.dirty),
+            entry.candidate,
+            entry.reason,
         )
 
     def dropped_program(self, entry: Entry, max_plans: int) -> None:
         """A dirty set's program made room for another."""
         logger.info(
             "%s: the plan for changes of %s made room for another, used more often: %d are kept",
-            *(self.name, self._inputs(entry.dirty), max_plans),
+            self.name,
+            self._inputs(entry.dirty),
+            max_plans,
         )
 
     def evicted(self, variables: Sequence[Var], budget_bytes: int) -> int:
@@ -68,13 +74,11 @@ class Journal(NamedTuple):
         logger.info(
             "%s: dropped %d saved values, %.3g MB (%s): more than the budget of %.3g MB had to be "
             "kept",
-            *(
-                self.name,
-                len(variables),
-                total / 1e6,
-                first_few([_type(var) for var in variables]),
-                budget_bytes / 1e6,
-            ),
+            self.name,
+            len(variables),
+            total / 1e6,
+            first_few([_type(var) for var in variables]),
+            budget_bytes / 1e6,
         )
         return len(variables)
 
@@ -83,7 +87,9 @@ class Journal(NamedTuple):
         logger.info(
             "%s: the next %d calls are those of jax.jit, as saving did not pay of late; is it worth "
             "it so far: %s",
-            *(self.name, num_calls, verdict),
+            self.name,
+            num_calls,
+            verdict,
         )
 
     def _inputs(self, dirty: int) -> str:
@@ -106,7 +112,9 @@ def note_trace(
     if logger.isEnabledFor(logging.INFO):
         logger.info(
             "%s: traced again, traces kept: %d; %s, compared with the most similar one",
-            *(name, min(len(others) + 1, max_signatures), what_differs(signature, others)),
+            name,
+            min(len(others) + 1, max_signatures),
+            what_differs(signature, others),
         )
 
 
@@ -115,7 +123,8 @@ def note_forgotten(name: str, max_signatures: int) -> None:
     logger.info(
         "%s: the trace used least recently, with its saved values and plans, made room for "
         "another: %d are kept",
-        *(name, max_signatures),
+        name,
+        max_signatures,
     )
 
 

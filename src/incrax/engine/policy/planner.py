@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 
 from incrax._jax import Var
 from incrax._table import seconds_text
 from incrax._tables import make_room
-from incrax._tuning import Tuning
-from incrax.engine.compile.timing import TimedCompiler
+from incrax.engine.compile.timing import Clock, TimedCompiler
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
 from incrax.engine.plan.segmentation import Segmentation
-from incrax.engine.policy.accounts import effective_number
+from incrax.engine.policy.accounts import Accounts, effective_number
 from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, SEGMENTS_S, UPKEEP_S, Entry
 from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.expectations import Expectations
+from incrax.engine.policy.learning_costs import LearningCosts
 from incrax.engine.policy.log import Journal
 from incrax.engine.policy.materialize import copied_bytes
+from incrax.engine.policy.segments import Segments
 
 NUM_COMPANIONS = 16
 """Other dirty sets, seen before, whose needs are considered when wanted values are first chosen."""
@@ -57,43 +60,44 @@ MAX_DIVIDED_EQNS = 500
 """
 
 
-class Planner:
+@dataclass(eq=False)
+class Learner:
+    """What one engine plans and compiles with: programs, seconds, accounts, and what may be spent."""
+
+    facts: Facts
+    clock: Clock
+    compiler: TimedCompiler
+    expectations: Expectations
+    accounts: Accounts
+    race: Race
+    costs: LearningCosts
+    credit: Credit
+    hot_after: int
+    budget_bytes: int
+
+
+@dataclass(eq=False)
+class Planner(Learner):
     """The plans of one engine's dirty sets.
 
     Kinds of change that come in turns are served by segments, which all of them share (`divides`):
     each would leave stale what another's program loads, and have one of its own compiled.
     """
 
-    def __init__(
-        self,
-        facts: Facts,
-        compiler: TimedCompiler,
-        race: Race,
-        credit: Credit,
-        entries: Mapping[int, Entry],
-        tuning: Tuning,
-        budget_bytes: int,
-        journal: Journal,
-    ) -> None:
-        self.facts = facts
-        self.compiler = compiler
-        self.clock = compiler.clock
-        self.race = race
-        self.whole = race.whole
-        self.segments = race.segments
-        self.credit = credit
-        self.accounts = credit.accounts
-        self.expectations = race.expectations
-        self.entries = entries
-        self.hot_after = tuning.hot_after
-        self.budget_bytes = budget_bytes
-        self.journal = journal
-        self.divides = False
-        # What segments would be if all kinds were served by them: nothing of it is compiled.
-        self.trial = Segmentation(facts, may_factor=self.segments.may_factor)
-        self.loaded: dict[Var, None] = {}  # by some program; another object where that changes
-        self.num_planned = 0
-        self.num_tried = 0
+    segments: Segments
+    journal: Journal
+    entries: Mapping[int, Entry]
+    divides: bool = False
+    loaded: dict[Var, None] = field(
+        default_factory=dict
+    )  # by programs; another object if it changes
+    num_planned: int = 0
+    num_tried: int = 0
+
+    @cached_property
+    def trial(self) -> Segmentation:
+        """What segments would be if all kinds were served by them: nothing of it is compiled."""
+        return Segmentation(self.facts, may_factor=self.segments.may_factor)
 
     @property
     def num_programs(self) -> int:
@@ -126,7 +130,7 @@ class Planner:
         elif entry.program is None:
             has_room = self.num_programs < FREE_PROGRAMS and not self.divides
             on_trust = entry.candidate == "segments" and has_room
-            price_s = self.credit.plan_price_s(entry)
+            price_s = self.costs.plan_price_s(entry)
             is_allowed = self.credit.allows(entry, self.race.whole_s, price_s, on_trust=on_trust)
             if is_allowed and self._has_room(entry):
                 self._compile_for_wanted(entry)
@@ -151,7 +155,7 @@ class Planner:
         if plan is not None:
             entry.promise_s = entry.promise_s if is_foretold else plan.seconds
             entry.num_reached = len(plan.eqns)
-            price_s = self.credit.plan_price_s(entry, divides=self.divides)
+            price_s = self.costs.plan_price_s(entry, divides=self.divides)
             entry.is_decided = is_asked or self.credit.allows(
                 entry, self.race.whole_s, price_s, on_trust=True
             )
@@ -259,7 +263,7 @@ class Planner:
         if not self.segments.wanted:
             is_small = len(self.facts.eqns) <= MAX_DIVIDED_EQNS
             self.divides = is_small and self._are_in_turns()
-        price_s = credit.plan_price_s(entry, divides=self.divides)
+        price_s = self.costs.plan_price_s(entry, divides=self.divides)
         if entry.promise_s < math.inf:
             return credit.allows(entry, self.race.whole_s, price_s, on_trust=True)
         on_trust = self.num_tried < FREE_PLANS
@@ -282,7 +286,7 @@ class Planner:
         self.credit.note_program(entry, is_new=not program.executable.is_shared)
         entry.is_final = entry.is_compared = False
         self.loaded = self.loaded | dict.fromkeys(plan.loads)
-        self.journal.planned(entry, plan, len(self.facts.eqns), self.whole.seconds)
+        self.journal.planned(entry, plan, len(self.facts.eqns), self.race.whole.seconds)
         make_room()
 
     def _has_room(self, entry: Entry) -> bool:

@@ -11,8 +11,9 @@ priming program takes its place.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -20,17 +21,15 @@ import numpy as np
 
 from incrax._jax import Var
 from incrax._table import seconds_text
-from incrax._tuning import Tuning
-from incrax.engine.compile.timing import TimedCompiler, TimedProgram
+from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.plan.environment import ValueOf
-from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, RowKind, lines_of, plan_whole
 from incrax.engine.plan.row_share import accumulates, rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan
-from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
-from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.materialize import copied_bytes
+from incrax.engine.policy.planner import Learner
 from incrax.engine.rewrites.row_reductions import MIN_LENGTH
 
 CAPACITIES = (1, 4, 16, 64)
@@ -98,7 +97,8 @@ class RowChanges:
     is_deferred: bool = False  # it is: a plan for rows waits
 
 
-class Slices:
+@dataclass(eq=False)
+class Slices(Learner):
     """The kinds of change of rows of one engine.
 
     A *kind* is a number of rows of some inputs; what is counted of one stands in `changes`. Its
@@ -107,53 +107,39 @@ class Slices:
     that is their *joint* kind, which covers all of them. `entries` has the serving ones.
     """
 
-    def __init__(
-        self,
-        facts: Facts,
-        compiler: TimedCompiler,
-        race: Race,
-        credit: Credit,
-        entries: dict[RowKind, Entry],
-        tuning: Tuning,
-        budget_bytes: int,
-        *,
-        is_on: bool,
-    ) -> None:
-        self.facts = facts
-        self.compiler = compiler
-        self.clock = compiler.clock
-        self.race = race
-        self.credit = credit
-        self.ledger = credit.ledger
+    ledger: Ledger
+    entries: dict[RowKind, Entry]
+    is_on: bool
+    saved: dict[Var, None] = field(default_factory=dict)
+    primed: dict[Var, None] = field(default_factory=dict)
+    tables: dict[Var, None] = field(default_factory=dict)
+    priming: TimedProgram | None = None
+    is_priming_used: bool = False
+    num_differences: int = 0
+    num_planned: int = 0
+
+    def __post_init__(self) -> None:
+        self.changes: defaultdict[RowKind, RowChanges] = defaultdict(RowChanges)
         self.start_s = START_S if jax.default_backend() == "cpu" else ACCELERATED_START_S
-        self.budget_bytes = budget_bytes
+        facts = self.facts
         shapes = [getattr(var.aval, "shape", ()) for var in facts.invars]
         self.lengths: dict[int, int] = {
             leaf: shape[0]
             for leaf, shape in enumerate(shapes)
-            if is_on and shape and shape[0] >= MIN_LENGTH
+            if self.is_on and shape and shape[0] >= MIN_LENGTH
         }
-        self._masks = [(leaf, facts.layout.leaf_mask(leaf)) for leaf in range(len(shapes))]
-        self.accumulates = bool(self.lengths) and accumulates(facts)
-        self.shares: dict[tuple[tuple[int, ...], int], float] = {}
-        self.hot_after = tuning.hot_after
-        self.changes: defaultdict[RowKind, RowChanges] = defaultdict(RowChanges)
-        self.entries = entries
-        self.accounts = credit.accounts
-        self.expectations = self.accounts.expectations
-        self.saved: dict[Var, None] = {}
-        self.primed: dict[Var, None] = {}
-        self.priming: TimedProgram | None = None
-        self.tables: dict[Var, None] = {}
-        self.is_priming_used = False
-        self.num_differences = 0
-        self.num_planned = 0
+        self._masks = list(map(facts.layout.leaf_mask, range(len(shapes))))
+
+    @cached_property
+    def accumulates(self) -> bool:
+        """Whether rows may depend on all before or after them."""
+        return bool(self.lengths) and accumulates(self.facts)
 
     def leaves_of(self, dirty: int) -> tuple[int, ...]:
         """The inputs of a dirty set if it may be one of rows: all have one number of rows."""
         leaves = []
         length = None
-        for leaf, mask in self._masks:
+        for leaf, mask in enumerate(self._masks):
             if dirty & mask:
                 own = self.lengths.get(leaf)
                 if own is None or length not in (None, own):
@@ -185,10 +171,11 @@ class Slices:
 
     def _gain(self, leaves: tuple[int, ...], within: int) -> float:
         """Share of the work that is left out, roughly, beyond what changed rows alone would."""
-        for size in (0, within):
-            if (leaves, size) not in self.shares:
-                self.shares[leaves, size] = rough_share(self.facts, leaves, size).share
-        return self.shares[leaves, within] - self.shares[leaves, 0]
+        return self._share(leaves, within) - self._share(leaves, 0)
+
+    @cached_property
+    def _share(self) -> Callable[[tuple[int, ...], int], float]:
+        return cache(lambda leaves, within: rough_share(self.facts, leaves, within).share)
 
     def entry(
         self,
@@ -371,7 +358,7 @@ class Slices:
     def _entry(self, kind: RowKind) -> Entry:
         entry = self.entries.get(kind)
         if entry is None:
-            dirty = sum(self.facts.layout.leaf_mask(leaf) for leaf in kind.leaves)
+            dirty = sum(self._masks[leaf] for leaf in kind.leaves)
             num_rows = abs(kind.within) or kind.capacity
             share = 1.0 - num_rows / self.lengths[kind.leaves[0]]
             known = self.expectations.of(kind)
@@ -394,32 +381,14 @@ class Slices:
         """Find out what a program would save of the seconds that calls take now, and compile it, each
         when that is paid for.
         """
-        changes = self.changes[kind]
-        plan = changes.plan
+        plan = self.changes[kind].plan
         if entry.count < self.hot_after or not self.credit.allows_planning(
             entry, served_s, self._price_s(entry, plan)
         ):
             return
-        facts = self.facts.unmeasured
+        plan = plan or self._new_plan(entry, kind, dirty, value_of)
         if plan is None:
-            share, widened = rough_share(self.facts, kind.leaves, kind.within)
-            if share < LEAST_SHARE:
-                where = f", from {lines_of(widened)} on" if widened else ""
-                entry.bar(f"rows alone: most of the function needs all rows{where}")
-                return
-            if changes.element and share <= self.facts.clean_share(dirty):
-                entry.settle("whole", "rows alone: a plan for these elements leaves out as much")
-                changes.is_deferred = True
-                return
-            self.num_planned += 1
-            plan = changes.plan = slice_plan(
-                facts,
-                kind.leaves,
-                kind.capacity,
-                value_of,
-                within=kind.within,
-                moving=self.expectations.moving,
-            )
+            return
         whole_s = self.race.whole_s
         entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + entry.fixed_s
         num_bytes = copied_bytes((*plan.saves, *plan.base_loads))
@@ -429,6 +398,23 @@ class Slices:
         if self.credit.allows(entry, served_s, self._price_s(entry, plan), on_trust=True):
             self._compile(entry, plan)
 
+    def _new_plan(self, entry: Entry, kind: RowKind, dirty: int, value_of: ValueOf) -> Plan | None:
+        """The plan for a kind, where it may leave out enough of the work; else why not, in the entry."""
+        share, widened = rough_share(self.facts, kind.leaves, kind.within)
+        if share < LEAST_SHARE:
+            where = f", from {lines_of(widened)} on" if widened else ""
+            entry.bar(f"rows alone: most of the function needs all rows{where}")
+            return None
+        changes = self.changes[kind]
+        if changes.element and share <= self.facts.clean_share(dirty):
+            entry.settle("whole", "rows alone: a plan for these elements leaves out as much")
+            changes.is_deferred = True
+            return None
+        self.num_planned += 1
+        facts = self.facts.unmeasured
+        changes.plan = slice_plan(facts, kind, value_of, moving=self.expectations.moving)
+        return changes.plan
+
     def _price_s(self, entry: Entry, plan: Plan | None) -> float:
         """What a plan's program takes to compile; before there is a plan, what most take."""
         if plan is None:
@@ -437,7 +423,7 @@ class Slices:
         else:
             num_eqns = plan.num_compiled
             with_priming = self._needs_priming(plan)
-        return self.credit.rows_price_s(entry, num_eqns, with_priming=with_priming)
+        return self.costs.rows_price_s(entry, num_eqns, with_priming=with_priming)
 
     def _promised_s(self, plan: Plan, whole_s: float, dirty_share: float) -> float:
         """Estimated seconds of a plan, where the whole function takes so many."""
