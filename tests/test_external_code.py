@@ -26,6 +26,7 @@ N = 40
 Y = np.linspace(-1.0, 1.0, N)
 P = np.array([1.0, 2.0, 3.0, 1.5, 0.2, -0.1])
 """Three parameters of the code, three nuisances."""
+MEMORY = 10**9
 
 WAYS = {
     "default": {},
@@ -208,9 +209,24 @@ def test_a_call_that_does_not_reach_the_code_does_not_reach_its_callback():
     assert "pure_callback" not in primitives_run(f)
 
 
-def test_what_a_branch_with_the_code_returns_is_saved_from_the_first_call_on():
+def in_branch(theory):
+    return lambda p: lax.cond(p[3] > 0, lambda p: nll(theory(p[:3]), p[3:]), lambda p: p[4], p)
+
+
+def in_both(theory):
+    other = lambda p: jnp.sum(theory(p[1:4]))
+    return lambda p: lax.cond(p[3] > 0, lambda p: nll(theory(p[:3]), p[3:]), other, p)
+
+
+@pytest.mark.parametrize(
+    ("other", "memory"), [(in_both, MEMORY), (in_branch, 1000)], ids=["both", "forgotten"]
+)
+def test_what_a_branch_with_the_code_returns_is_saved_from_the_first_call_on(other, memory):
+    """Unless another branch does without, and the code's results are remembered."""
     f, _, _ = pair(
-        lambda theory: lambda p, b: in_branch(theory)(p) + jnp.sum(jnp.exp(b * Y)), tuning=FAST
+        lambda theory: lambda p, b: other(theory)(p) + jnp.sum(jnp.exp(b * Y)),
+        tuning=FAST,
+        memory=memory,
     )
     f(A, 1.0)
     f(A, 2.0)
@@ -231,10 +247,6 @@ def test_an_input_of_the_code_that_keeps_its_bits_is_no_change(options):
 
 
 # --- inside other things --------------------------------------------------------------------------
-
-
-def in_branch(theory):
-    return lambda p: lax.cond(p[3] > 0, lambda p: nll(theory(p[:3]), p[3:]), lambda p: p[4], p)
 
 
 def in_scan(theory):

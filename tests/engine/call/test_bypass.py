@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import incrax
 from incrax.engine.call.bypass import MAX_HELD_BYTES
+from incrax.errors import ReentrantCallError
 
 LONG = 10**6
 X = np.linspace(0.1, 2.0, 50)
@@ -367,7 +368,63 @@ def test_deleted_results_are_computed_again():
     assert float(ours(a, x)) == known
 
 
-def test_effects_and_calls_to_the_host_are_always_looked_at():
+@pytest.fixture
+def checked():
+    """A function with a check of Equinox, and one whose check runs code outside of JAX."""
+    runs = []
+
+    def outside(a):
+        runs.append(float(a))
+        return np.asarray(a)
+
+    call = lambda a: jax.pure_callback(outside, jax.ShapeDtypeStruct((), np.float64), a)
+
+    def fun(a, b, x):
+        b = eqx.error_if(b, b < 0, "b is negative")
+        return jnp.sum(jnp.exp(-b * x)) * jax.lax.cond(a > 2.0, call, lambda a: a, a)
+
+    return fun, runs
+
+
+def test_code_outside_of_jax_in_a_branch_bypasses_and_runs_once_for_an_operand(checked):
+    fun, runs = checked
+    ours = bypassing(fun, jnp.float64(1.0), 1.0, X, calls=7)
+    assert ledger(ours).calls  # it is weighed whether to look
+    for b in (1.0, 2.0, 3.0):
+        a = jnp.float64(3.0)
+        same(ours(a, b, X), 3.0 * np.exp(-b * X).sum(), factor=64)
+    assert num_bypassed(ours) == 3
+    assert runs == [3.0]
+
+
+def test_a_check_that_fails_in_a_bypass_ends_its_call(checked):
+    ours = bypassing(checked[0], jnp.float64(1.0), 1.0, X)
+    with pytest.raises(Exception, match="b is negative"):
+        ours(jnp.float64(1.0), -1.0, X)
+    assert num_bypassed(ours) == 0
+    same(ours(jnp.float64(1.0), 1.0, X), np.exp(-X).sum(), factor=64)
+
+
+def test_a_function_that_its_own_check_calls_in_a_bypass_is_an_error():
+    result = jax.ShapeDtypeStruct((), np.float64)
+    told = []
+
+    def outside(a):
+        try:
+            ours(1.0, X)
+        except ReentrantCallError as error:
+            told.append(error)
+        return np.asarray(a)
+
+    call = lambda a: jax.pure_callback(outside, result, a)
+    with jax.default_device(jax.devices("cpu")[0]):  # as JAX sets it for code outside of it
+        ours = bypassing(lambda a, x: jax.lax.cond(a > 2, call, lambda a: a, a) + x.sum(), 1.0, X)
+        ours(3.0, X)
+    assert num_bypassed(ours) == 1
+    assert len(told) == 1
+
+
+def test_effects_are_always_looked_at():
     seen = []
 
     def noisy(a, x):

@@ -5,6 +5,7 @@ work.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import fields
 
 import jax
@@ -23,6 +24,7 @@ from incrax.engine.program.cost import (
     Cost,
     calibrate,
     equation_cost,
+    host_bytes,
     is_free,
     num_host_calls,
     total_cost,
@@ -269,7 +271,8 @@ def test_calls_to_the_host_are_counted_inside_other_equations():
     twice = lambda x: call(x) + call(x + 1)
     counts = {
         lambda x: lax.scan(lambda c, _: (twice(c), None), x, None, length=5)[0]: 10,
-        lambda x: lax.cond(x > 0, twice, call, x): 2,
+        lambda x: lax.cond(x > 0, twice, call, x): 1,
+        lambda x: lax.cond(x > 0, twice, jnp.sin, x): 0,
         lambda x: lax.while_loop(lambda c: c < 9, lambda c: call(c) + 1, x): UNKNOWN_TRIPS,
         jax.jit(lambda x: lax.scan(lambda c, _: (c + 1, None), x, None, length=5)[0]): 0,
         jax.jit(twice): 2,
@@ -278,6 +281,20 @@ def test_calls_to_the_host_are_counted_inside_other_equations():
         eqns = equations(fun, 1.0)
         assert sum(map(num_host_calls, eqns)) == expected
         assert sum(map(Calibration().seconds, eqns)) >= expected * CALLBACK_S
+
+
+def test_bytes_that_the_host_takes_and_returns_are_those_of_the_branch_with_most():
+    result = jax.ShapeDtypeStruct((100,), np.float64)
+    call = lambda x: jax.pure_callback(lambda x: np.full(100, x), result, x).sum()
+    keyed = lambda key: jax.pure_callback(lambda key: np.ones(100), result, key).sum()
+    num_bytes = {
+        jnp.sin: 0,
+        lambda x: lax.cond(x > 0, jnp.sin, call, x): 808,
+        lambda x: lax.fori_loop(0, 5, lambda _, c: call(c), x): 5 * 808,
+    }
+    for fun, expected in num_bytes.items():
+        assert sum(map(host_bytes, equations(fun, 1.0))) == expected
+    assert sum(map(host_bytes, equations(keyed, jax.random.key(0)))) == math.inf
 
 
 def test_equations_that_are_not_fused_pay_for_their_bytes():

@@ -22,8 +22,10 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Function, Kwargs, OtherTypesError
 from incrax._stats import Stats
+from incrax.engine.compile.executables import Executable
+from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.timing import TimedProgram, wait
-from incrax.engine.inputs.leaves import IMMUTABLE
+from incrax.engine.inputs.leaves import IMMUTABLE, LeafValue
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.store.store import is_array_deleted
@@ -62,8 +64,7 @@ class Bypass:
         ledger: Ledger,
         stats: Stats,
     ) -> None:
-        """`jitted` takes the arguments, or, where some leaves are static, those that are not."""
-        self.jitted = _of_arguments(jitted, signature) if signature.statics else jitted
+        self.jitted = jitted
         self.ledger = ledger
         self.config = signature.config
         self.stats = stats
@@ -130,16 +131,34 @@ def _is_of_tuples(result: Any) -> bool:
     return type(result) is int
 
 
-def _of_arguments(jitted: Function, signature: Signature) -> Function:
-    """The function of its arguments, of one of those leaves that are not static.
-
-    It raises OtherTypesError where the static ones are others.
+def of_arguments(jitted: Function, signature: Signature) -> Function:
+    """The function of its arguments; `jitted` is one of these or, where some leaves are static, of
+    those that are not. It raises OtherTypesError where the static ones are others.
     """
+    if not signature.statics:
+        return jitted
 
     def run(*args: Any, **kwargs: Any) -> Any:
         leaves, treedef = _jax.flatten((args, kwargs))
         if treedef != signature.treedef or not signature.same_statics(leaves):
             raise OtherTypesError
         return jitted(*signature.dynamic_leaves(leaves))
+
+    return run
+
+
+def awaited(whole: Executable, calls: HostCalls, signature: Signature, out_tree: Any) -> Function:
+    """The same of the whole program where functions on the host are remembered, as in a call that is
+    looked at: so none runs again whose operands stayed. Its errors come at once.
+
+    It raises OtherTypesError, too, in a function on the host that a call waits for.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = _jax.flatten((args, kwargs))
+        if calls.is_awaited_here() or not signature.accepts(leaves, treedef):
+            raise OtherTypesError
+        feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
+        return jax.tree.unflatten(out_tree, jax.block_until_ready(whole(feeds, ())))
 
     return run

@@ -22,7 +22,7 @@ from incrax._program import STATEFUL, Program, Results, Values
 from incrax._stats import Stats
 from incrax._tables import program_bytes
 from incrax.engine.call.analysis import Analysis
-from incrax.engine.call.bypass import NO_CALL, Bypass
+from incrax.engine.call.bypass import NO_CALL, Bypass, awaited, of_arguments
 from incrax.engine.call.engine import Engine, FirstCall
 from incrax.engine.call.rehearsal import warm_up
 from incrax.engine.call.streak import Streak, streak_of
@@ -88,20 +88,23 @@ class Traced:
         self._engine = engine
         self.evaluate = engine.call
         self._make_engine = self._first = self._run_first = None
-        if self.bypass is None and not (engine.must_wait or engine.always):
-            self.bypass = self._made_bypass()
+        if self.bypass is None and not engine.always:
+            self.bypass = self._made_bypass(engine)
         if self.bypass is not None:
             self.bypass.whole = engine.whole
         return engine
 
-    def _made_bypass(self) -> Bypass | None:
+    def _made_bypass(self, engine: Engine | None = None) -> Bypass | None:
         analysis = self.analysis
+        signature = self.signature
         if analysis.jitted is None:
             return None
+        if engine is not None and engine.must_wait:
+            jitted = awaited(engine.whole.executable, engine.calls, signature, self.out_tree)
+        else:
+            jitted = of_arguments(analysis.jitted, signature)
         result_bytes = sum(_jax.aval_bytes(atom.aval) for atom in analysis.traced.outvars)
-        return Bypass(
-            analysis.jitted, self.signature, self.out_tree, result_bytes, self._ledger, self.stats
-        )
+        return Bypass(jitted, signature, self.out_tree, result_bytes, self._ledger, self.stats)
 
     # --- a call -----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation
 from incrax._program import Function, Results, Values
+from incrax.engine.program.cost import host_bytes, num_host_calls
 from incrax.engine.program.functions import function_key
 
 T = TypeVar("T")
@@ -86,6 +87,14 @@ class HostCalls:
         holds its lock and waits.
         """
         return self in _thread.callers
+
+    def must_spare(self, eqn: Equation) -> bool:
+        """Whether a saved value must stand for what an equation calls, which is taken to be slow: not
+        for a check that no good value fails, if what it returned is remembered in any case.
+        """
+        if eqn.effects:
+            return False
+        return num_host_calls(eqn) > 0 or host_bytes(eqn) > self._max_entry_bytes
 
     # --- what is remembered -----------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from incrax._program import (
 )
 from incrax.engine.plan.families import operation_digest
 from incrax.engine.program.chains import SumChain, find_chains
-from incrax.engine.program.cost import Calibration, calibrate, is_calibrated, num_host_calls
+from incrax.engine.program.cost import Calibration, calibrate, is_calibrated
 from incrax.engine.program.dependence import ALWAYS, Dependence, Layout
 from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.derived import DerivedTable
@@ -265,13 +265,13 @@ class Facts:
         """Whether some equation, or one inside it, calls the host, whose errors come when a result
         is waited for.
         """
-        return any(map(num_host_calls, self.eqns))
+        return bool(self.calling)
 
     @cached_property
-    def called_back(self) -> tuple[Var, ...]:
-        """What equations return that call pure functions on the host, themselves or inside."""
-        pure = [eqn for eqn in self.eqns if not eqn.effects and num_host_calls(eqn)]
-        return tuple(writes_of(pure))
+    def calling(self) -> tuple[Equation, ...]:
+        """The equations that call functions on the host, themselves or inside."""
+        eqns = self.eqns
+        return tuple(eqn for eqn in eqns if any(map(_jax.calls_host, _jax.with_inner([eqn]))))
 
     @cached_property
     def kept(self) -> dict[Var, str | None]:

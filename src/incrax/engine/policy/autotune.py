@@ -42,13 +42,19 @@ class Race:
     expectations: Expectations
     ledger: Ledger
     stats: Stats
+    num_spared: int  # results of the host that saved values must stand for
     started_s: float = field(default_factory=time.perf_counter)
     lost_s: float = 0.0  # by trying candidates
 
     @cached_property
     def callback_s(self) -> float:
         """Seconds that functions on the host take where what they return is stale; 0: none is called."""
-        return len(self.facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
+        return self.num_spared * MIN_BLAMED_USES * CALLBACK_S
+
+    @cached_property
+    def has_marked(self) -> bool:
+        """Whether a user, or the host, has values that must be saved."""
+        return bool(self.num_spared or self.facts.kept)
 
     @property
     def whole_s(self) -> float:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from incrax import _jax
 from incrax._jax import Var
+from incrax._program import writes_of
 from incrax._stats import Stats
 from incrax._tuning import Tuning
 from incrax.engine.compile.background import Background, is_wanted
@@ -95,9 +96,18 @@ class Chooser:
             ledger,
             is_kept=self.is_timed,
         )
+        spared = writes_of(filter(compiler.calls.must_spare, facts.calling))
+        self.num_spared = num_spared = len(spared)
         self.accounts = Accounts(self.expectations)
         self.race = Race(
-            facts, self.clock, self.whole, self.segments, self.expectations, ledger, stats
+            facts,
+            self.clock,
+            self.whole,
+            self.segments,
+            self.expectations,
+            ledger,
+            stats,
+            num_spared,
         )
         costs = LearningCosts(facts, self.clock, self.whole, self.expectations, self.accounts)
         self.credit = Credit(
@@ -118,7 +128,9 @@ class Chooser:
         self._loaded = self.planner.loaded
         self.regret_s = 0.0
         self.segments.want(
-            lasting_needs(facts, budget_bytes, row_values) if is_exact else first_wanted(facts)
+            lasting_needs(facts, budget_bytes, row_values)
+            if is_exact
+            else first_wanted(facts, spared)
         )
 
     @property
@@ -359,5 +371,5 @@ class Chooser:
             compile_s=self.whole.first_s,
             behind_s=behind.seconds,
             num_behind=behind.num_waiting,
-            num_outside=len(self.facts.called_back),
+            num_outside=self.num_spared,
         )

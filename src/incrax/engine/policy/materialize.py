@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from incrax import _jax
 from incrax._jax import Var
+from incrax._program import writes_of
 from incrax.engine.plan.blocks import RowValues, find_row_values
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import plan_dirty
@@ -34,11 +35,11 @@ def copied_bytes(variables: Iterable[Var]) -> int:
     return NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in variables)
 
 
-def first_wanted(facts: Facts) -> list[Var]:
+def first_wanted(facts: Facts, called_back: Iterable[Var]) -> list[Var]:
     """What is wanted before anything was planned: marked values and results of the host, or all for
     minimal plans.
     """
-    marked = [*facts.kept, *(var for var in facts.called_back if var in facts.saveable)]
+    marked = [*facts.kept, *(var for var in called_back if var in facts.saveable)]
     return list(dict.fromkeys([*marked, *facts.cut_set])) if facts.is_minimal else marked
 
 
@@ -69,7 +70,8 @@ def lasting_needs(
     after the other so that they share values.
     """
     by_rows = [var for values in row_values for var in values.ends]
-    wanted = dict.fromkeys([*first_wanted(facts), *_partial_outputs(facts), *by_rows])
+    first = first_wanted(facts, writes_of(facts.calling))
+    wanted = dict.fromkeys([*first, *_partial_outputs(facts), *by_rows])
     if facts.is_minimal:
         return list(wanted)
     for dirty in typical_changes(facts.layout, facts.invars, len(facts.eqns)):

@@ -27,9 +27,8 @@ ADVICE = (
 )
 
 OUTSIDE = (
-    "it calls code outside of JAX (`jax.pure_callback`, by which libraries also check values), "
-    "which is taken to be slow and spared where its inputs stay, whatever a call takes; compare "
-    "with `jax.jit` by a clock"
+    "it calls code outside of JAX (`jax.pure_callback`), which is taken to be slow and spared "
+    "where its inputs stay, whatever a call takes; compare with `jax.jit` by a clock"
 )
 
 

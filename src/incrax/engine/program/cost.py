@@ -136,8 +136,25 @@ def assumed_prices(num_devices: int) -> Calibration:
 
 
 def num_host_calls(eqn: Equation) -> int:
-    """How often one evaluation calls the host, inner jaxprs included; the most of any branch."""
-    return int(_folded(eqn, _jax.calls_host, 0, int))
+    """How often one evaluation calls the host at least, inner jaxprs included: a branch beside one
+    that does not is most often a check, which nobody expects to fail.
+    """
+    return int(_folded(eqn, _jax.calls_host, 0, operator.neg))
+
+
+def host_bytes(eqn: Equation) -> float:
+    """Bytes that functions on the host take and return in one evaluation, of the branch with most;
+    infinite for keys, which nothing remembers.
+    """
+    return _folded(eqn, _bytes_of_host, 0.0, float)
+
+
+def _bytes_of_host(eqn: Equation) -> float:
+    if not _jax.calls_host(eqn):
+        return 0.0
+    avals = [x.aval for x in (*eqn.invars, *eqn.outvars)]
+    has_keys = any(_jax.is_key_dtype(aval.dtype) for aval in avals)
+    return math.inf if has_keys else float(sum(map(_jax.aval_bytes, avals)))
 
 
 # --- cost of one equation -------------------------------------------------------------------------
