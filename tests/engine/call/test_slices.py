@@ -260,6 +260,8 @@ def test_the_short_way_starts_where_fewest_rows_differ(monkeypatch):
 
 
 def test_rows_are_planned_without_measuring_the_machine(monkeypatch):
+    monkeypatch.setenv("INCRAX_BACKGROUND", "0")
+
     def never(*_):
         raise AssertionError
 
@@ -749,6 +751,7 @@ def test_most_of_the_work_is_by_rows_or_it_is_not_tried(name):
 
 
 def test_what_rows_were_worth_is_known_to_the_next_process(monkeypatch, tmp_path):
+    monkeypatch.setenv("INCRAX_BACKGROUND", "0")
     monkeypatch.setenv("INCRAX_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("INCRAX_REMEMBER", "1")
     monkeypatch.setattr(expectations, "LEAST_S", 0.0)

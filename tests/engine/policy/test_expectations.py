@@ -460,8 +460,9 @@ def test_few_calls_to_come_repay_nothing(monkeypatch):
     ("was_compiled", "first_s", "is_cheap"),
     [(True, 1.0, True), (False, 1.0, False), (True, 6.0, False)],
 )
-def test_what_jax_kept_need_not_be_compiled_again(was_compiled, first_s, is_cheap):
+def test_what_jax_kept_need_not_be_compiled_again(was_compiled, first_s, is_cheap, monkeypatch):
     """The whole program took ten seconds in an earlier process: if less now, it was kept."""
+    monkeypatch.setenv("INCRAX_BACKGROUND", "0")
     credit = chooser(called()).credit
     credit.costs.whole.first_s = first_s
     credit.costs.expectations.compile_s = 10.0
