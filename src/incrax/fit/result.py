@@ -376,8 +376,7 @@ class FitResult(Printable):
     @property
     def is_saddle(self) -> bool:
         """Whether the function falls from here along some way, by second derivatives."""
-        free = np.diagonal(self._curvature.covariance)[~self.is_held]
-        return bool(np.isfinite(self._left) and np.any(np.isnan(free)))
+        return self._curvature.is_saddle
 
     @property
     def is_near(self) -> bool:
