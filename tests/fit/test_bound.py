@@ -177,6 +177,12 @@ def test_tables_and_plots_of_toys(monkeypatch):
     assert "4 of 4 fits converged" in str(found)
     assert "params['sigma']" in str(found)
     assert len(found.plot().axes) == 2
+    wide = incrax.bind(
+        lambda a, x: ((x - a) ** 2).sum(), a=np.zeros(8), x=np.zeros(8), roles={"x": "data"}
+    )
+    figure = fit.toys(wide, [{"x": np.ones(8)}]).plot()
+    assert len(figure.axes) == 8
+    assert figure.get_size_inches().tolist() == [6 * 2.6, 2 * 2.4]
 
 
 def test_a_study_without_data_sets():

@@ -76,6 +76,8 @@ NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
 """What JAX raises for functions that have no derivative, or no second one."""
 NUM_ROWS = 100
 """Elements that are printed."""
+MOST_LABELS = 30
+"""Elements up to which a drawn correlation names its rows."""
 MOST = 256
 """Elements up to which second derivatives are found by differences of gradients."""
 
@@ -576,8 +578,9 @@ class FitResult(Printable):
         left.set_yticks(places, [f"{name} = {value:.5g}" for name, value in pairs])
         left.set_xlabel("error, % of the value")
         image = right.imshow(self.correlation, vmin=-1, vmax=1, cmap="RdBu")
-        right.set_xticks(range(len(self.names)), self.names, rotation=90)
-        right.set_yticks(range(len(self.names)), self.names)
+        if len(self.names) <= MOST_LABELS:  # beyond, they lie on each other; the left has them, too
+            right.set_xticks(range(len(self.names)), self.names, rotation=90)
+            right.set_yticks(range(len(self.names)), self.names)
         figure.colorbar(image, ax=right, label="correlation")
         return figure
 

@@ -120,7 +120,9 @@ class Scan(Printable):
     def tables(self) -> list[Table]:
         """The rise along one element; of two where each went."""
         if len(self.axes) == 1:
-            line = [(f"{at:.6g}", f"{rise:.4g}") for at, rise in zip(self.grid, self.rise, strict=True)]
+            line = [
+                (f"{at:.6g}", f"{rise:.4g}") for at, rise in zip(self.grid, self.rise, strict=True)
+            ]
             return [Table("", (self.axes[0], "rise"), line)]
         places = self.grids or self.points.T
         rows = [

@@ -16,7 +16,7 @@ from incrax import Bound
 from incrax._progress import Meter
 from incrax._table import Printable, Table
 from incrax.errors import BindError
-from incrax.fit.axes import axes_for
+from incrax.fit.axes import NUM_ABREAST, axes_for
 from incrax.fit.minimizing import minimize
 from incrax.fit.problem import check_model
 
@@ -67,7 +67,8 @@ class Toys(Printable):
             MissingExtraError: matplotlib is not installed.
         """
         count = len(self.names)
-        figure, axes = axes_for("Toys.plot", ax, count, (2.6 * count, 2.4))
+        size = (2.6 * min(count, NUM_ABREAST), 2.4 * -(-count // NUM_ABREAST))
+        figure, axes = axes_for("Toys.plot", ax, count, size)
         at = np.linspace(-4, 4, 201)
         for axis, name, pulls in zip(axes, self.names, self.pulls().T, strict=True):
             axis.hist(
