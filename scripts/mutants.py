@@ -2028,7 +2028,7 @@ MUTANTS = [
     Mutant(
         "a profile is not minimised over the others",
         "fit/following.py",
-        "if self._distance(at) <= self.goal:",
+        "if self.distance(at) <= self.goal:",
         "if True:",
     ),
     Mutant(

@@ -150,6 +150,26 @@ def test_the_model_is_afterwards_as_it_was():
     jax.tree.map(np.testing.assert_array_equal, m.inputs, before)
 
 
+def test_toys_at_a_saddle_have_not_converged_and_the_line_says_what_helps():
+    saddle_of = lambda a, b, x: (x - a) ** 2 - x * b**2 + b**4  # x above zero: falls along b
+    m = incrax.bind(saddle_of, a=0.0, b=0.0, x=1.0, roles={"x": "data"})
+    found = fit.toys(m, [{"x": 1.0}, {"x": -1.0}], method="BFGS")
+    assert found.is_converged.tolist() == [False, True]
+    assert "1 of 2 fits converged; strategy=1 finds the way down" in found.summary()
+    again = fit.toys(m, [{"x": -1.0}], method="BFGS")
+    assert again.summary() == "1 of 1 fits converged"
+
+
+def test_the_table_of_toys_leaves_out_errors_that_a_bound_took():
+    m = incrax.bind(
+        lambda a, x: (x - a) ** 2, a=0.5, x=1.0, roles={"x": "data"}, bounds={"a": (0, None)}
+    )
+    found = fit.toys(m, [{"x": 1.0}, {"x": -1.0}])
+    assert found.is_converged.all()
+    assert np.isnan(found.errors).ravel().tolist() == [False, True]
+    assert float(found.tables()[0].rows[0][3]) == pytest.approx(found.errors[0, 0], rel=1e-3)
+
+
 def test_tables_and_plots_of_toys(monkeypatch):
     matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     matplotlib.use("Agg")
@@ -157,6 +177,12 @@ def test_tables_and_plots_of_toys(monkeypatch):
     assert "4 of 4 fits converged" in str(found)
     assert "params['sigma']" in str(found)
     assert len(found.plot().axes) == 2
+    wide = incrax.bind(
+        lambda a, x: ((x - a) ** 2).sum(), a=np.zeros(8), x=np.zeros(8), roles={"x": "data"}
+    )
+    figure = fit.toys(wide, [{"x": np.ones(8)}]).plot()
+    assert len(figure.axes) == 8
+    assert figure.get_size_inches().tolist() == [6 * 2.6, 2 * 2.4]
 
 
 def test_a_study_without_data_sets():

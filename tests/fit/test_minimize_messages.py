@@ -217,7 +217,8 @@ def test_a_point_that_is_no_minimum(what, call):
         "needed, positive "
         "definite, for a first guess. This is usually a search that was stopped, a function with "
         "kinks, or a parameter that the data do not determine (here `p['b'][0]`, `p['b'][1]`). "
-        "Minimise again from here, smooth the function, or fix that parameter by `wrt`."
+        "Minimise again from here with `strategy=1`, which finds the way down from a saddle, smooth "
+        "the function, or fix that parameter by `wrt`."
     )
 
 

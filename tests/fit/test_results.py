@@ -59,6 +59,9 @@ def test_a_row_says_why_an_error_is_none():
     assert lines(loose) == {"x[0]": "", "x[1]": "", "x[2]": "not determined"}
     saddle = fit.minimize(lambda x: x[0] ** 2 - x[1] ** 2, np.zeros(2), method="BFGS")
     assert lines(saddle)["x[1]"] == "Hessian not positive"
+    assert saddle.is_saddle
+    assert "at a saddle by second derivatives: minimise again from here with strat" in repr(saddle)
+    assert not exact.is_saddle
 
 
 def test_a_result_says_what_second_derivatives_leave_to_gain():

@@ -170,11 +170,27 @@ def test_a_point_without_a_finite_value_is_told():
     assert np.isnan(found.values[2])
 
 
+@pytest.mark.parametrize("scanned", [lambda *a: fit.profile(*a[:2]), fit.scan2d])
+def test_a_scan_rises_from_the_minimum_also_where_the_fit_ended_short_of_it(scanned):
+    loose = fit.minimize(bent, BENT, method="BFGS", gtol=0.05)
+    assert loose.is_converged
+    assert loose.value > by_iminuit().fval + 1e-5
+    found = scanned(loose, *BENT_NAMES[:2])
+    assert found.minimum < loose.value
+    assert found.rise.min() > -fit.scans.TOLERANCE * found.errordef
+
+
 def test_a_better_minimum_on_the_way_shows_as_a_negative_rise():
     double = lambda p: (p["a"] ** 2 - 1) ** 2 + 0.3 * p["a"] + p["b"] ** 2
     found = fit.minimize(double, {"a": 0.9, "b": 0.3}, method="BFGS")
     line = fit.profile(found, "p['a']", grid=np.linspace(0.9, -1.1, 9))
     assert line.rise.min() < -0.5
+
+
+def test_a_profile_prints_its_points():
+    line = fit.profile((bent, BENT), "p['a']", grid=[0.0, 1.0])
+    assert [row[0] for row in line.tables()[0].rows] == ["0", "1"]
+    assert f"{line.rise[1]:.4g}" in str(line).splitlines()[-1]
 
 
 def test_inner_searches_never_run_what_only_the_fixed_element_reaches():

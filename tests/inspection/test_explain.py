@@ -104,6 +104,15 @@ def test_a_report_names_the_input_that_makes_another_signature():
     assert "pass the same types" in " ".join(str(f.explain()).split())
 
 
+def test_inputs_that_are_of_another_type_alike_are_told_in_one():
+    f = incrax.incremental(lambda p: p["a"] * jnp.exp(p["b"]))
+    f({"a": 1.0, "b": 2.0})
+    f({"a": np.float64(1.0), "b": np.float64(2.0)})  # a minimiser's vector in a dictionary
+    seen = f.explain().as_dict()["unlike"]
+    assert seen.startswith("`p['a']`, `p['b']`: each is float64[], was float64[] as a Python")
+    assert seen.count("float64[]") == 2
+
+
 def test_arguments_are_not_closed_over():
     assert called((PARAMS, X)).explain().as_dict()["constants"] == []
 

@@ -96,7 +96,7 @@ def test_a_function_that_is_made_anew(log):
 def test_nested_otherwise():
     fun = lambda tree: tree
     first, second = (make_signature(fun, (tree,), {}) for tree in ((1.0,), [1.0]))
-    assert differences(first, second) == ["the arguments are nested otherwise"]
+    assert differences(first, second) == {"the arguments": "are nested otherwise"}
 
 
 def test_another_configuration_is_a_reason(log):

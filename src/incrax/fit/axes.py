@@ -9,11 +9,14 @@ import numpy as np
 
 from incrax._extras import needed
 
+NUM_ABREAST = 6
+"""Axes in a row of a figure."""
+
 
 def axes_for(
     what: str, ax: Any, num: int, size: tuple[float, float], **options: Any
 ) -> tuple[Any, np.ndarray]:
-    """The figure that `plot` returns, and its axes, shape (num,).
+    """The figure that `plot` returns, and its axes, shape (num,), in rows of `NUM_ABREAST`.
 
     Args:
         what: the method, for errors.
@@ -40,7 +43,11 @@ def axes_for(
         # A notebook shows the value of a cell's last line, and at the end of the cell all figures
         # that are open: it would show this one twice.
         figure._repr_mimebundle_ = functools.partial(_closed, pyplot.close, figure)
-    return figure, np.array(figure.subplots(1, num, **options), object).ravel()
+    columns = min(num, NUM_ABREAST)
+    axes = np.array(figure.subplots(-(-num // columns), columns, **options), object).ravel()
+    for spare in axes[num:]:
+        spare.remove()
+    return figure, axes[:num]
 
 
 def _closed(close: Any, figure: Any, **formats: Any) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class Curvature(NamedTuple):
     """Shape (n, n)."""
     is_definite: bool
     """Whether it is positive definite where nothing is held."""
+    is_saddle: bool = False
+    """Whether the function falls along some direction there."""
 
 
 def curvature(hessian: np.ndarray, errordef: float, is_held: np.ndarray) -> Curvature:
@@ -75,7 +77,8 @@ def curvature(hessian: np.ndarray, errordef: float, is_held: np.ndarray) -> Curv
         touched = np.sum(vectors[:, is_bad] ** 2, axis=1) > SHARE
         inside[touched] = inside[:, touched] = value
     covariance[np.ix_(free, free)] = inside
-    return Curvature(covariance, is_definite=not np.any(is_flat | is_falling))
+    is_definite = not np.any(is_flat | is_falling)
+    return Curvature(covariance, is_definite, is_saddle=bool(np.any(is_falling)))
 
 
 def differenced(

@@ -73,13 +73,13 @@ class Follower:
             return at
         for attempt in range(2):
             for _ in range(MAX_STEPS):
-                if self._distance(at) <= self.goal:
+                if self.distance(at) <= self.goal:
                     return at._replace(is_converged=True)
                 better = self._stepped(at)
                 if better is None:
                     break
                 at = better
-            if attempt == 0 and self._distance(at) > self.goal:
+            if attempt == 0 and self.distance(at) > self.goal:
                 at = at._replace(metric=self.counted.hessian(at.x))
         return at
 
@@ -124,7 +124,8 @@ class Follower:
         is_pressed = is_near & np.isfinite(room) & (at.gradient != 0)
         return self._is_other & ~is_pressed
 
-    def _distance(self, at: Minimum) -> float:
+    def distance(self, at: Minimum) -> float:
+        """To the minimum over all that is not held, in units of the function, by the metric."""
         return _gain(at, np.flatnonzero(self._open(at)))
 
     def _step(self, at: Minimum) -> np.ndarray:

@@ -76,6 +76,8 @@ NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
 """What JAX raises for functions that have no derivative, or no second one."""
 NUM_ROWS = 100
 """Elements that are printed."""
+MOST_LABELS = 30
+"""Elements up to which a drawn correlation names its rows."""
 MOST = 256
 """Elements up to which second derivatives are found by differences of gradients."""
 
@@ -370,6 +372,11 @@ class FitResult(Printable):
         return self._curvature.is_definite and self._left <= self.goal
 
     @property
+    def is_saddle(self) -> bool:
+        """Whether the function falls from here along some way, by second derivatives."""
+        return self._curvature.is_saddle
+
+    @property
     def is_near(self) -> bool:
         """Whether the Hessian is positive definite, and its minimum near enough for intervals and
         scans from here.
@@ -421,15 +428,16 @@ class FitResult(Printable):
         with np.errstate(invalid="ignore", divide="ignore"):
             return self.covariance / self.errors / self.errors[:, None]
 
-    @cached_property
+    @property
     def edm(self) -> float:
         """Estimated distance to the minimum, in units of the function: g^T H^-1 g / 2 of what may
-        move.
+        move, H by second derivatives where they are known, else what the method has learned of it.
 
         Along directions in which the function has no minimum, what it gains by one error or the
         element's size.
         """
-        return self._edm if np.isfinite(self._edm) else self._left
+        is_learned = np.isfinite(self._edm) and "second_derivatives" not in self.__dict__
+        return self._edm if is_learned else self._left
 
     def minos(self, *names: str, cl: float | None = None) -> dict[str, Interval]:
         """Asymmetric errors: how far an element goes until the function, minimised over all others,
@@ -489,8 +497,8 @@ class FitResult(Printable):
                 f"`{what}` goes out from a minimum, and this search ended as: {self.status.value}. "
                 "Its Hessian is needed, positive definite, for a first guess. This is usually a "
                 "search that was stopped, a function with kinks, or a parameter that the data do "
-                f"not determine{here}. Minimise again from here, smooth the function, or fix that "
-                "parameter by `wrt`."
+                f"not determine{here}. Minimise again from here with `strategy=1`, which finds the "
+                "way down from a saddle, smooth the function, or fix that parameter by `wrt`."
             )
 
     # --- reports ----------------------------------------------------------------------------------
@@ -533,10 +541,13 @@ class FitResult(Printable):
         start = f"{self.method}: {self.status.value}, value {self.value:.8g}"
         if self._linear is not None:
             return f"{start}; {self.num_steps} steps, {self.num_jacobians} Jacobians"
-        is_known = np.isfinite(self._edm) or "_left" in self.__dict__
+        is_exact = "second_derivatives" in self.__dict__
+        is_known = is_exact or np.isfinite(self._edm)
         edm = f", edm {self.edm:.2g}" if is_known else ""
-        if "second_derivatives" in self.__dict__ and self.goal < self._left < np.inf:
-            edm = f", edm {self._left:.2g} by second derivatives: minimise again from here"
+        if is_exact and self.goal < self._left < np.inf:
+            edm = f"{edm} by second derivatives: minimise again from here"
+        if is_exact and self.is_saddle:
+            edm = ", at a saddle by second derivatives: minimise again from here with strategy=1"
         return f"{start}{edm}; {self.counts.text(self.work)}"
 
     def plot(self, ax: Any = None) -> Any:
@@ -563,8 +574,9 @@ class FitResult(Printable):
         left.set_yticks(places, [f"{name} = {value:.5g}" for name, value in pairs])
         left.set_xlabel("error, % of the value")
         image = right.imshow(self.correlation, vmin=-1, vmax=1, cmap="RdBu")
-        right.set_xticks(range(len(self.names)), self.names, rotation=90)
-        right.set_yticks(range(len(self.names)), self.names)
+        if len(self.names) <= MOST_LABELS:  # beyond, they lie on each other; the left has them, too
+            right.set_xticks(range(len(self.names)), self.names, rotation=90)
+            right.set_yticks(range(len(self.names)), self.names)
         figure.colorbar(image, ax=right, label="correlation")
         return figure
 

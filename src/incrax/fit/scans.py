@@ -47,7 +47,7 @@ class Scan(Printable):
     Fields:
         axes: names of the elements, one or two.
         names: names of all n free elements, in the order of `free`.
-        minimum: the function where the scan started.
+        minimum: the function where the scan started; of a grid found anew, as exactly as its points.
         errordef: how far the function rises at one standard error.
         counts: evaluations on the way.
         work: what saved values avoided.
@@ -121,7 +121,12 @@ class Scan(Printable):
         return f"{kind}{failed}{better}; {self.counts.text(self.work)}"
 
     def tables(self) -> list[Table]:
-        """Where each element went."""
+        """The rise along one element; of two where each went."""
+        if len(self.axes) == 1:
+            line = [
+                (f"{at:.6g}", f"{rise:.4g}") for at, rise in zip(self.grid, self.rise, strict=True)
+            ]
+            return [Table("", (self.axes[0], "rise"), line)]
         places = self.grids or self.points.T
         rows = [
             (name, at.size, f"{at.min():.6g}", f"{at.max():.6g}")
@@ -313,7 +318,8 @@ def contour(
         points = np.asarray(minuit.mncontour(*names, cl=cl, size=num_points))
     if len(points) < 4:
         raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
-    return _scan_of(result, names, counted, cl=cl, level=level, points=points)
+    found = {"minimum": result.value, "level": level, "points": points}
+    return _scan_of(result, names, counted, cl=cl, **found)
 
 
 def _standard_rise(cl: float) -> float:
@@ -565,9 +571,12 @@ def impacts(
 
 def _sharpened(counted: CountedTask, first: Minimum, goal: float) -> Minimum:
     """A minimum as exact as those that are compared with it: a method of a fit is content a
-    hundredth of an error away, which would be part of every shift.
+    hundredth of an error away, which would be part of every rise and shift.
     """
-    found = Follower(counted, first, [], goal).at([])
+    follower = Follower(counted, first, [], goal)
+    if follower.distance(first) <= goal:
+        return first
+    found = follower.at([])
     return found if found.is_converged else first
 
 
@@ -705,7 +714,9 @@ def _scan(
     counted = CountedTask(task)
     held = list(held)
     points = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1).reshape(-1, len(held))
-    follower = Follower(counted, _minimum_of(result), held, tolerance * result.errordef)
+    goal = tolerance * result.errordef
+    best = _sharpened(counted, _minimum_of(result), goal)
+    follower = Follower(counted, best, held, goal)
     forecast = Forecast(task.methods, len(points))
     found: dict[int, Minimum] = {}
     with Meter("scan", len(points), is_shown=progress) as meter:
@@ -719,6 +730,7 @@ def _scan(
         result,
         [result.names[number] for number in held],
         counted,
+        minimum=best.value,
         grids=grids,
         values=np.array([each.value for each in minima]).reshape(shape),
         free=np.stack([each.x for each in minima]).reshape(*shape, -1),
@@ -731,7 +743,6 @@ def _scan_of(result: FitResult, axes: Iterable[str], counted: CountedTask, **fou
     return Scan(
         axes=tuple(axes),
         names=result.names,
-        minimum=result.value,
         errordef=result.errordef,
         counts=counted.counts,
         work=counted.work,

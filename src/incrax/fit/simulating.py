@@ -16,7 +16,7 @@ from incrax import Bound
 from incrax._progress import Meter
 from incrax._table import Printable, Table
 from incrax.errors import BindError
-from incrax.fit.axes import axes_for
+from incrax.fit.axes import NUM_ABREAST, axes_for
 from incrax.fit.minimizing import minimize
 from incrax.fit.problem import check_model
 
@@ -32,7 +32,7 @@ class Toys(Printable):
         values: the free elements at the minima, shape (k, n).
         errors: standard errors, shape (k, n).
         minima: the function at the minima, shape (k,).
-        is_converged: whether a minimum was found, shape (k,).
+        is_converged: whether a minimum was found, and no saddle, shape (k,).
         start: where each search started: usually the truth, shape (n,).
 
     Example:
@@ -69,7 +69,8 @@ class Toys(Printable):
             MissingExtraError: matplotlib is not installed.
         """
         count = len(self.names)
-        figure, axes = axes_for("Toys.plot", ax, count, (2.6 * count, 2.4))
+        size = (2.6 * min(count, NUM_ABREAST), 2.4 * -(-count // NUM_ABREAST))
+        figure, axes = axes_for("Toys.plot", ax, count, size)
         at = np.linspace(-4, 4, 201)
         for axis, name, pulls in zip(axes, self.names, self.pulls().T, strict=True):
             axis.hist(
@@ -90,24 +91,25 @@ class Toys(Printable):
         return not self.is_converged.all()
 
     def summary(self) -> str:
-        """How many fits converged."""
-        return f"{self.is_converged.sum()} of {self.is_converged.size} fits converged"
+        """How many fits converged, and what helps those that found a saddle."""
+        has_no_error = np.isfinite(self.minima) & np.isnan(self.errors).any(axis=1)
+        is_lost = np.any(has_no_error & ~self.is_converged)
+        advice = "; strategy=1 finds the way down from saddles" if is_lost else ""
+        return f"{self.is_converged.sum()} of {self.is_converged.size} fits converged{advice}"
 
     def tables(self) -> list[Table]:
         """Of the first elements: values, errors and pulls of the fits that converged."""
         done = self.is_converged
         if not done.any():
             return []
-        columns = (
-            self.values[done].mean(axis=0),
-            self.values[done].std(axis=0),
-            self.errors[done].mean(axis=0),
-            self.pulls().mean(axis=0),
-            self.pulls().std(axis=0),
-        )
+        values = self.values[done]
+        # Without those that a bound holds in some of the fits.
+        errors = np.ma.masked_invalid(self.errors[done])
+        pulls = (values - self.start) / errors
+        columns = (values.mean(0), values.std(0), errors.mean(0), pulls.mean(0), pulls.std(0))
         rows = [
             (name, *(f"{x:.4g}" for x in row))
-            for name, row in zip(self.names, np.transpose(columns), strict=True)
+            for name, *row in zip(self.names, *map(np.ma.filled, columns), strict=True)
         ]
         return [Table("", HEADER, rows)]
 
@@ -159,7 +161,8 @@ def toys(
             with model.restored():
                 model.set(data)
                 found = minimize(model, progress=False, **options)
-                fits.append((found.values, found.errors, found.value, found.is_converged))
+                is_minimum = found.is_converged and not found.is_saddle
+                fits.append((found.values, found.errors, found.value, is_minimum))
             meter.advance()
     if not fits:
         raise BindError(

@@ -189,13 +189,13 @@ def test_where_it_is_off_nothing_is_collected(folder, monkeypatch):
 # --- looks that are put off -----------------------------------------------------------------------
 
 
-def analysed_at(folder, monkeypatch, num=60, **changes):
+def analysed_at(folder, monkeypatch, num=60, tuning=None, **changes):
     """The call, counted from 1, at which a function is analysed, whose file says so."""
     file = learned(folder)
     about = {"pays": False, "calls": 10, "lost_s": 1.0, "whole_s": 1e-3}
     file.write_text(json.dumps({**json.loads(file.read_text()), **about, **changes}))
     monkeypatch.setattr(ledger, "LOOK_SHARE", 0.005)
-    ours = incrax.incremental(model)
+    ours = incrax.incremental(model, tuning=tuning)
     for k in range(num):
         same(ours(float(k), 0.5, X), model(float(k), 0.5, X))
         if ours._traces.latest._engine is not None:
@@ -227,6 +227,12 @@ def test_a_function_of_which_nothing_came_is_analysed_when_the_job_is_another(
     changes, call, folder, monkeypatch
 ):
     assert analysed_at(folder, monkeypatch, **changes) == call
+
+
+def test_seconds_for_compiling_at_once_are_spent_though_nothing_came_of_it_before(
+    folder, monkeypatch
+):
+    assert analysed_at(folder, monkeypatch, tuning=incrax.Tuning(compile_s=60.0)) == 2
 
 
 def told(folder):

@@ -244,20 +244,28 @@ def what_differs(signature: Signature, known: Iterable[Signature]) -> str:
     """What differs from the most similar other signature, in words; empty if there is no other."""
     others = [other for other in known if other is not signature]
     found = (differences(signature, other) for other in reversed(others))
-    return first_few(min(found, key=len, default=[]))
+    alike: dict[str, list[str]] = {}
+    for leaf, how in min(found, key=len, default={}).items():
+        alike.setdefault(how, []).append(leaf)
+    return first_few(
+        [
+            f"{first_few(leaves)}{': each' if len(leaves) > 1 else ''} {how}"
+            for how, leaves in alike.items()
+        ]
+    )
 
 
-def differences(signature: Signature, other: Signature) -> list[str]:
-    """What differs between two signatures, leaf by leaf; never empty."""
+def differences(signature: Signature, other: Signature) -> dict[str, str]:
+    """How two signatures differ, by leaf; never empty."""
     if signature.treedef != other.treedef or signature.paths != other.paths:
         new = set(signature.paths)
         old = set(other.paths)
-        added = [f"`{path}` is new" for path in signature.paths if path not in old]
-        gone = [f"`{path}` is gone" for path in other.paths if path not in new]
-        return [*added, *gone] or ["the arguments are nested otherwise"]
+        added = {f"`{path}`": "is new" for path in signature.paths if path not in old}
+        gone = {f"`{path}`": "is gone" for path in other.paths if path not in new}
+        return added | gone or {"the arguments": "are nested otherwise"}
     statics = signature.named_statics
     other_statics = other.named_statics
-    found = []
+    found = {}
     for path, new, old in zip(
         signature.paths, signature.descriptors, other.descriptors, strict=True
     ):
@@ -265,11 +273,9 @@ def differences(signature: Signature, other: Signature) -> list[str]:
         if new != old or (
             path in statics and not same_static(statics[path], other_statics.get(path))
         ):
-            found.append(
-                f"`{path}` is {shown[0]}, was "
-                f"{shown[1]}{_how(new, old) if shown[0] == shown[1] else ''}"
-            )
-    return found or ["JAX's configuration or a switch of incrax is another"]
+            how = _how(new, old) if shown[0] == shown[1] else ""
+            found[f"`{path}`"] = f"is {shown[0]}, was {shown[1]}{how}"
+    return found or {"JAX's configuration or a switch of incrax": "is another"}
 
 
 def _shown(descriptor: Any, static: Any) -> str:

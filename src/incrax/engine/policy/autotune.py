@@ -51,11 +51,6 @@ class Race:
         """Seconds that functions on the host take where what they return is stale; 0: none is called."""
         return self.num_spared * MIN_BLAMED_USES * CALLBACK_S
 
-    @cached_property
-    def has_marked(self) -> bool:
-        """Whether a user, or the host, has values that must be saved."""
-        return bool(self.num_spared or self.facts.kept)
-
     @property
     def whole_s(self) -> float:
         """Seconds of a call that the whole program serves: as it was timed, or in calls in a row, if
@@ -106,7 +101,7 @@ class Race:
         segments = self.segments
         dirty = entry.dirty
         is_refused = entry.is_barred and segments.top_plan().guard is not None
-        is_marked = bool(self.callback_s or self.facts.kept)
+        is_marked = bool(self.num_spared or self.facts.kept)
         is_at_hand = entry.may_divide or is_marked or segments.is_compiled(dirty)
         serve = bool(segments.wanted) and is_at_hand and not is_refused
         seconds: dict[Candidate, float] = {"whole": self.timed_s}

@@ -204,13 +204,14 @@ def key_of(digest: str, tuning: Tuning, is_algebra: bool) -> str:
 
 def calls_without_look(traced: Program, tuning: Tuning, *, is_algebra: bool) -> Idle:
     """Which calls of a traced function need not be looked at: some where nothing came of that in an
-    earlier process, and none where a plan served, or would have, had as many calls been expected.
+    earlier process, and none where a plan served, or would have, had as many calls been expected, or
+    where the user lets it compile at once.
 
     A job is taken to be like the last one until it is `LONGER` times as long. One that is another
     loses no more by that than until what was lost by looking would be the share of it that looks
     may take (`calls_worth`): in a job like the last one, that is not before its end.
     """
-    if not is_remembered(tuning):
+    if tuning.compile_s or not is_remembered(tuning):
         return NOT_IDLE
     key = key_of(traced.digest, tuning, is_algebra)
     data = _cache_folder.load(key)
