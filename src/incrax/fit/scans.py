@@ -47,7 +47,7 @@ class Scan(Printable):
     Fields:
         axes: names of the elements, one or two.
         names: names of all n free elements, in the order of `free`.
-        minimum: the function where the scan started; of a grid found anew, as exactly as its points.
+        minimum: the function where the scan started; of a grid, as exact as its points.
         errordef: how far the function rises at one standard error.
         counts: evaluations on the way.
         work: what saved values avoided.

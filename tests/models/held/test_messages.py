@@ -305,10 +305,11 @@ def test_options():
     check_text(
         TypeError, "`hold(encoder)` got 3 of type int; it must be a function.", incrax.hold, 3
     )
-    for wrong, kind in ((0, "int"), (True, "bool"), (2.0, "float")):
+    text = "`hold(chunk_rows)` got 0; it must be an integer of 1 or more."
+    check_text(ValueError, text, incrax.hold, encoder, chunk_rows=0)
+    for wrong, kind in ((True, "bool"), (2.0, "float")):
         text = (
-            f"`hold(chunk_rows)` got {wrong!r} of type {kind}; it must be a positive integer or "
-            "None."
+            f"`hold(chunk_rows)` got {wrong!r} of type {kind}; it must be an integer of 1 or more."
         )
         check_text(TypeError, text, incrax.hold, encoder, chunk_rows=wrong)
     text = "`value_and_grad(loss)` got None of type NoneType; it must be a function."

@@ -293,9 +293,9 @@ class Sites:
         return in_one_kernel(lambda carry, turns: lax.scan(step, carry, turns), carry, turns)
 
     def inputs(self, state: SitesState) -> dict[str, jax.Array]:
-        """The inputs that move, by path, at a state."""
+        """The inputs that move, by path, at a state; of a batch of states, batches."""
         program = self._program
-        self._check_state("inputs", state)
+        program.origin.check("inputs", state, SitesState)
         paths = [program.paths[leaf] for leaf in program.moving]
         return dict(zip(paths, state.values[: len(paths)], strict=True))
 
