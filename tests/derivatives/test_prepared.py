@@ -42,7 +42,7 @@ def test_value_and_derivatives_are_those_of_jax():
     same(p.value_and_gradient(PARAMS, DATA), jax.value_and_grad(loss)(PARAMS, DATA))
     same(p.hessian(PARAMS, DATA), jax.hessian(loss)(PARAMS, DATA), factor=1024)
     of_residuals = prepared(residuals)
-    same(of_residuals.jacobian(PARAMS, DATA), jax.jacfwd(residuals)(PARAMS, DATA))
+    same(of_residuals.jacobian(PARAMS, DATA), jax.jacobian(residuals)(PARAMS, DATA))
 
 
 def test_products_of_derivatives_are_those_of_jax():
