@@ -1,6 +1,6 @@
 """Whose a state is that compiled loops carry: a static part of its pytree.
 
-In: a program, arrays that every state of it goes with. Out: an `Origin`. It must not know what
+In: a program, arrays that every state of it goes with. Out: a `StateOrigin`. It must not know what
 states hold.
 
 By content, not identity: a form that is made again, in another trace or process, takes the states
@@ -26,7 +26,7 @@ from incrax._program import Program, Values, type_of
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class Origin:
+class StateOrigin:
     """What makes the values of a state mean nothing to others: a function and the data that stay."""
 
     digest: str
@@ -47,7 +47,7 @@ class Origin:
             raise other_state(method, type(given).__name__)
 
 
-def origin_of(program: Program, held: Values, *more: Any) -> Origin:
+def origin_of(program: Program, held: Values, *more: Any) -> StateOrigin:
     """The origin of states of a program, with these arrays that stay, and what else tells states
     apart.
 
@@ -55,7 +55,7 @@ def origin_of(program: Program, held: Values, *more: Any) -> Origin:
     """
     text = re.sub(r" at 0x\w+", "", str(program))  # where functions are, inside of equations
     sums = list(map(_checksum, (*program.consts, *held)))
-    return Origin(hashlib.sha256(repr((text, sums, more)).encode()).hexdigest()[:16])
+    return StateOrigin(hashlib.sha256(repr((text, sums, more)).encode()).hexdigest()[:16])
 
 
 def _checksum(x: Any) -> int | None:

@@ -44,7 +44,7 @@ from incrax._program import (
 )
 from incrax._tuning import is_disabled
 from incrax.engine.call.analysis import Analysis
-from incrax.engine.call.origin import Origin, origin_of
+from incrax.engine.call.origin import StateOrigin, origin_of
 from incrax.engine.call.pure_flags import Flags, all_set, compared, declared, leaves_set
 from incrax.engine.compile.captured import unfolded
 from incrax.engine.compile.executables import device_constants
@@ -68,7 +68,7 @@ class PureState(NamedTuple):
     inputs: tuple[Any, ...]  # those that are not frozen
     saved: Saved  # current for them
     outputs: tuple[Any, ...]  # likewise
-    origin: Origin  # whose they are
+    origin: StateOrigin  # whose they are
 
 
 class PureFunction:

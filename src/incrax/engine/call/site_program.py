@@ -28,7 +28,7 @@ from incrax import _jax
 from incrax._jax import Var, as_strong
 from incrax._messages import unknown_input
 from incrax._program import Env, Results, Values, read_vars, type_of
-from incrax.engine.call.origin import Origin, origin_of
+from incrax.engine.call.origin import StateOrigin, origin_of
 from incrax.engine.call.row_parts import RowParts
 from incrax.engine.call.site_changes import Change, Changes, Move, NewRows, changed
 from incrax.engine.plan.environment import AgainError, ValueOf
@@ -82,7 +82,7 @@ class SiteProgram:
     moving: tuple[int, ...]  # numbers of the inputs that move
     out_tree: Any  # of the result
     value_of: ValueOf  # on the host, of a variable that does not move, for look-ups
-    origin: Origin  # of its states
+    origin: StateOrigin  # of its states
     slots: list[Var] = field(default_factory=list)  # what a state has, the moving inputs first
     fixed: list[Var] = field(default_factory=list)  # what all states share
     tables: Env = field(default_factory=dict)  # of look-ups: for each id, which rows have it

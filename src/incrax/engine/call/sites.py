@@ -34,7 +34,7 @@ from jax.custom_batching import custom_vmap
 from incrax import _jax
 from incrax._messages import checked_count, no_parts, no_sites, wrong_site
 from incrax._program import Env, Values, type_of
-from incrax.engine.call.origin import Origin
+from incrax.engine.call.origin import StateOrigin
 from incrax.engine.call.pure_flags import boolean
 from incrax.engine.call.site_changes import (
     Change,
@@ -59,7 +59,7 @@ class SitesState(NamedTuple):
 
     values: tuple[Any, ...]  # the inputs that move, sums and other saved values at them
     num_differences: Any  # that each of these has taken, an array of int32
-    origin: Origin  # whose they are
+    origin: StateOrigin  # whose they are
 
 
 class Delta(NamedTuple):
@@ -67,7 +67,7 @@ class Delta(NamedTuple):
 
     found: dict[int, Change]  # of what the state has, by place
     num_differences: Any  # that each value has taken then
-    origin: Origin  # whose change it is
+    origin: StateOrigin  # whose change it is
 
 
 class FoundDelta(NamedTuple):
@@ -78,7 +78,7 @@ class FoundDelta(NamedTuple):
     is_few: Any
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> StateOrigin:
         """Whose change it is."""
         return self.few.origin
 
