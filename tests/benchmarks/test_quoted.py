@@ -48,7 +48,7 @@ README_EXAMPLE = "one of 2,000 groups moves, 5,000 gradients"
 QUOTED = {
     ("README.md", "jax.jit: -499006,"): [("readme", README_EXAMPLE, "s by jax.jit")],
     ("README.md", "incrax: -499006,"): [("readme", README_EXAMPLE, "s by incrax")],
-    ("docs/index.md", "A fit of a mixture ran at"): [("fits", "A: fit", JIT)],
+    ("docs/index.md", "Profiles of a mixture's 8"): [("fits", "A: 8 profiles", JIT)],
     ("docs/when_not.md", "The first call takes"): [
         ("compile", "A, value", "first call"),
         ("compile", "B vectorised, 80 couplings, value", "first call"),
@@ -66,8 +66,8 @@ QUOTED = {
     ("docs/when_not.md", "a whole Minuit fit"): [
         ("mixture", "numeric gradient, the 217 calls of a Minuit fit", JIT)
     ],
-    ("docs/when_not.md", "a whole fit, all 8"): [("fits", "A: fit", JIT)],
     ("docs/when_not.md", "profiles of 8 parameters"): [("fits", "A: 8 profiles", JIT)],
+    ("docs/when_not.md", "MINOS of 8"): [("fits", "A: MINOS of 8", JIT)],
     ("docs/when_not.md", "one yield of a mixture of 1e3"): [
         ("curves", "mixture, 1,000 rows", JIT),
         ("curves", "mixture, 3,000 rows", JIT),
