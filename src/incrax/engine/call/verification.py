@@ -46,7 +46,7 @@ class verify(ContextDecorator):  # noqa: N801
     """
 
     def __init__(self, every: int = 1, *, rtol: float | None = None, atol: float = 0.0) -> None:
-        self.every = checked_count("verify(every=...)", every)
+        self.every: int = checked_count("verify(every=...)", every)
         self.rtol = rtol
         self.atol = atol
         self.count: int = 0
