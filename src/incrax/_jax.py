@@ -751,6 +751,12 @@ def is_key_dtype(dtype: Any) -> bool:
     return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def bits_on_host(x: Any) -> np.ndarray:
+    """An array, or a number, as an array of NumPy; a random key as its data."""
+    is_key = isinstance(x, jax.Array) and is_key_dtype(x.dtype)
+    return np.asarray(jax.random.key_data(x) if is_key else x)
+
+
 def different_bits(a: jax.Array, b: jax.Array) -> jax.Array:
     """Elementwise, in a graph, whether the bits of two arrays of one type differ: 0.0 is not -0.0, and
     a NaN may be itself; a key has several elements.

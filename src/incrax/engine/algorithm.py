@@ -95,7 +95,7 @@ def differing(old: Iterable[Any], new: Iterable[Any]) -> set[int]:
 
 def _bits(x: Any) -> tuple[Any, ...]:
     is_key = isinstance(x, jax.Array) and _jax.is_key_dtype(x.dtype)
-    array = np.asarray(jax.random.key_data(x) if is_key else x)
+    array = _jax.bits_on_host(x)
     return type(x) if is_key else None, array.dtype, array.shape, array.tobytes()
 
 

@@ -104,8 +104,7 @@ class Toys(Printable):
             return []
         values = self.values[done]
         # Without those that a bound holds in some of the fits.
-        errors = np.ma.masked_invalid(self.errors[done])
-        pulls = (values - self.start) / errors
+        errors, pulls = map(np.ma.masked_invalid, (self.errors[done], self.pulls()))
         columns = (values.mean(0), values.std(0), errors.mean(0), pulls.mean(0), pulls.std(0))
         rows = [
             (name, *(f"{x:.4g}" for x in row))

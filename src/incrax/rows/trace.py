@@ -135,8 +135,9 @@ class RowTrace:
         """Those of the analysed program, for chunks of a capacity that is prepared: other traces
         differ in parameters alone.
         """
-        programs = (self.rows.program, self._traced(capacity).program)
-        pairs = zip(*(program.eqns for program in programs), strict=True)
+        ours = self.rows.program
+        theirs = self._traced(capacity).program
+        pairs = zip(ours.eqns, theirs.eqns, strict=True)
         return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------

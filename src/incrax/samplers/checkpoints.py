@@ -17,9 +17,9 @@ from typing import Any
 from zipfile import BadZipFile
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from incrax import _jax
 from incrax.samplers.chain import Job, generator
 from incrax.samplers.messages import other_checkpoint
 
@@ -51,8 +51,7 @@ def digest(arrays: Iterable[Any]) -> str:
     """Of types and bits, which stand for data that a file does not hold."""
     found = hashlib.sha256()
     for x in arrays:
-        is_key = jnp.issubdtype(jax.dtypes.result_type(x), jax.dtypes.prng_key)
-        array = np.asarray(jax.random.key_data(x) if is_key else x)
+        array = _jax.bits_on_host(x)
         found.update(f"{array.dtype}{array.shape}".encode())
         found.update(array.tobytes())
     return found.hexdigest()

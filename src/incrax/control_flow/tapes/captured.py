@@ -32,7 +32,6 @@ import numpy as np
 
 from incrax import _jax
 from incrax._locations import defining_file, is_installed, is_own_module
-from incrax.control_flow.tapes.guards import bits_on_host
 from incrax.engine.inputs.mutable import has_fields_in_c, slots_of
 from incrax.errors import CapturedStateError
 
@@ -107,7 +106,7 @@ def _same_array(a: Any, b: Any) -> bool:
         return False
     if (a.shape, a.dtype, a.weak_type, a.sharding) != (b.shape, b.dtype, b.weak_type, b.sharding):
         return False
-    return bits_on_host(a).tobytes() == bits_on_host(b).tobytes()
+    return _jax.bits_on_host(a).tobytes() == _jax.bits_on_host(b).tobytes()
 
 
 # --- objects that can change in place -------------------------------------------------------------

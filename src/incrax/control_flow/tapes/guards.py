@@ -52,15 +52,8 @@ def key_of(kind: str, value: Any) -> Hashable:
     if kind == "int":
         number = np.asarray(value).reshape(())
         return int(number) if np.isfinite(number) else str(float(number))
-    array = np.ascontiguousarray(bits_on_host(value))
+    array = np.ascontiguousarray(_jax.bits_on_host(value))
     return array.tobytes(), array.shape, str(array.dtype)
-
-
-def bits_on_host(value: Any) -> np.ndarray:
-    """A value as a NumPy array, a random key as its data."""
-    if _jax.is_key_dtype(value.dtype):
-        return np.asarray(jax.random.key_data(value))
-    return np.asarray(value)
 
 
 def holds(guard: Guard, symbol: Any) -> Any:

@@ -22,7 +22,7 @@ import numpy as np
 from incrax import _jax
 from incrax._locations import Place, caller, is_asked_by_jax, place_of
 from incrax._program import STATEFUL, Program, Values, from_jaxpr
-from incrax.control_flow.tapes.guards import Guard, bits_on_host, key_of
+from incrax.control_flow.tapes.guards import Guard, key_of
 from incrax.engine.program.simplify import inline, needed_equations
 from incrax.errors import GuardOnEffectError
 
@@ -80,7 +80,7 @@ class RecordedTracer(_jax.JaxprTracer):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if _jax.is_key_dtype(self.dtype):
             raise TypeError("JAX array with PRNGKey dtype cannot be converted to a NumPy array.")
-        array = bits_on_host(learned(self, "value"))
+        array = _jax.bits_on_host(learned(self, "value"))
         return array if dtype is None else array.astype(dtype)
 
     def tolist(self) -> Any:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 
 from incrax import _jax
 from incrax._messages import other_state
@@ -62,5 +61,4 @@ def _checksum(x: Any) -> int | None:
     """Of an array's bytes; None where they are not at hand."""
     if isinstance(x, _jax.Tracer) or (isinstance(x, jax.Array) and not _jax.is_held_whole(x)):
         return None
-    is_key = _jax.is_key_dtype(x.dtype)
-    return zlib.crc32(np.asarray(jax.random.key_data(x) if is_key else x).tobytes())
+    return zlib.crc32(_jax.bits_on_host(x).tobytes())

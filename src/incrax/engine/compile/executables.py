@@ -229,9 +229,7 @@ class Compiler:
             value = self.constants[var]
             if _is_passed(value):
                 return "constant", var.aval, ""
-            is_key = _jax.is_key_dtype(value.dtype)
-            array = np.asarray(jax.random.key_data(value) if is_key else value)
-            return "constant", var.aval, array.tobytes()
+            return "constant", var.aval, _jax.bits_on_host(value).tobytes()
 
         return kind_of
 

@@ -97,7 +97,7 @@ class Chooser:
             is_kept=self.is_timed,
         )
         spared = writes_of(filter(compiler.calls.must_spare, facts.calling))
-        self.num_spared = num_spared = len(spared)
+        self.num_spared = len(spared)
         self.accounts = Accounts(self.expectations)
         self.race = Race(
             facts,
@@ -107,15 +107,23 @@ class Chooser:
             self.expectations,
             ledger,
             stats,
-            num_spared,
+            self.num_spared,
         )
         costs = LearningCosts(facts, self.clock, self.whole, self.expectations, self.accounts)
         self.credit = Credit(
             costs, self.accounts, ledger, self.clock, tuning.compile_s, tuning.calls or 0
         )
         learner = (
-            *(facts, self.clock, self.compiler, self.expectations, self.accounts),
-            *(self.race, costs, self.credit, self.hot_after, budget_bytes),
+            facts,
+            self.clock,
+            self.compiler,
+            self.expectations,
+            self.accounts,
+            self.race,
+            costs,
+            self.credit,
+            self.hot_after,
+            budget_bytes,
         )
         self.planner = Planner(*learner, self.segments, journal, self.entries)
         # A saved NaN is an output to JAX, which raises on it where a value inside a program may be

@@ -13,7 +13,7 @@ made.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from incrax.engine.compile.timing import Clock
@@ -88,7 +88,7 @@ class Credit:
     clock: Clock
     compile_s: float  # of compiling, on trust
     hinted_calls: int  # that the function was made for
-    expected_calls: int = 0  # of all kinds; 0: nothing is known of them
+    expected_calls: int = field(init=False)  # of all kinds; 0: nothing is known of them
 
     def __post_init__(self) -> None:
         self.expected_calls = self.hinted_calls

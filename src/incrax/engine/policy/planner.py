@@ -88,9 +88,8 @@ class Planner(Learner):
     journal: Journal
     entries: Mapping[int, Entry]
     divides: bool = False
-    loaded: dict[Var, None] = field(
-        default_factory=dict
-    )  # by programs; another object if it changes
+    # By programs; another object if it changes.
+    loaded: dict[Var, None] = field(default_factory=dict)
     num_planned: int = 0
     num_tried: int = 0
 
