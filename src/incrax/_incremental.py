@@ -141,6 +141,9 @@ class Incremental(WrapsFunction, Generic[P, R]):
             for _ in bypass.ledger.turns:  # one turn, if there is one: a countdown in C
                 try:
                     result = bypass.jitted(*args, **kwargs)
+                except bypass.final:
+                    self._stats.aborted += 1
+                    raise
                 except Exception:  # noqa: BLE001  the long way has the right words for it
                     bypass.ledger.take_back()
                     break
@@ -170,11 +173,11 @@ class Incremental(WrapsFunction, Generic[P, R]):
         start_s = time.perf_counter()
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         with self._locked():
-            result = NOT_HELD if bypass is None else bypass.timed(args, kwargs)
-            if result is not NOT_HELD:
-                return result
-            self._stats.calls += 1
             try:
+                result = NOT_HELD if bypass is None else bypass.timed(args, kwargs)
+                if result is not NOT_HELD:
+                    return result
+                self._stats.calls += 1
                 given = self._traces.serving(leaves, treedef, args, kwargs)
                 if given is None:
                     return self._plain(args, kwargs)

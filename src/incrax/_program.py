@@ -109,20 +109,12 @@ def trace_jitted(
     With arguments of other types, or in another configuration, that jitted function raises
     OtherTypesError.
     """
-    known: list[Program] = []
-    config = context_key()
+    known: list[Function] = []
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not known:
-            return fun(*args, **kwargs)
         # After `jax.clear_caches`: what is captured may have changed by now.
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        avals = (var.aval for var in known[0].invars)
-        is_known = treedef == in_tree and all(map(has_type, map(jax.typeof, leaves), avals))
-        if not is_known or context_key() != config or _jax.is_jit_disabled():
-            raise OtherTypesError
-        return jax.tree.unflatten(out_tree, known[0](*leaves))
+        return known[0](*args, **kwargs) if known else fun(*args, **kwargs)
 
     run.__name__ = name
     jitted = jax.jit(run)
@@ -133,8 +125,26 @@ def trace_jitted(
         return *trace_with_tree(fun, *args, **kwargs), None
     out_tree = jax.tree.structure(traced.out_info)
     _jax.own_arrays(jaxpr)
-    known.append(from_jaxpr(jaxpr))
-    return known[0], out_tree, jitted
+    program = from_jaxpr(jaxpr)
+    known.append(as_traced(program, in_tree, out_tree))
+    return program, out_tree, jitted
+
+
+def as_traced(program: Program, in_tree: Any, out_tree: Any) -> Function:
+    """The function that was traced, from its program; it raises OtherTypesError where arguments have
+    another tree or other types, or the configuration is another one than now.
+    """
+    config = context_key()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        avals = (var.aval for var in program.invars)
+        is_known = treedef == in_tree and all(map(has_type, map(jax.typeof, leaves), avals))
+        if not is_known or context_key() != config or _jax.is_jit_disabled():
+            raise OtherTypesError
+        return jax.tree.unflatten(out_tree, program(*leaves))
+
+    return run
 
 
 def has_type(aval: Any, known: Any) -> bool:

@@ -368,9 +368,9 @@ def test_deleted_results_are_computed_again():
     assert float(ours(a, x)) == known
 
 
-@pytest.fixture
-def checked():
-    """A function with a check of Equinox, and one whose check runs code outside of JAX."""
+@pytest.fixture(params=["in a branch", "always"])
+def checked(request):
+    """A function with a check of Equinox that runs code outside of JAX."""
     runs = []
 
     def outside(a):
@@ -381,18 +381,21 @@ def checked():
 
     def fun(a, b, x):
         b = eqx.error_if(b, b < 0, "b is negative")
-        return jnp.sum(jnp.exp(-b * x)) * jax.lax.cond(a > 2.0, call, lambda a: a, a)
+        in_branch = request.param == "in a branch"
+        factor = jax.lax.cond(a > 2.0, call, lambda a: a, a) if in_branch else call(a)
+        return jnp.sum(jnp.exp(-b * x)) * factor
 
     return fun, runs
 
 
-def test_code_outside_of_jax_in_a_branch_bypasses_and_runs_once_for_an_operand(checked):
+def test_code_outside_of_jax_bypasses_and_runs_once_for_an_operand(checked):
     fun, runs = checked
     ours = incrax.incremental(fun)
     for k in range(8):
         ours(jnp.float64(1.0 + 0.1 * k), 1.0 + k, X)
     assert ledger(ours).num_calls > 1  # it is weighed whether to look
     ledger(ours).grant(LONG)
+    runs.clear()
     for b in (1.0, 2.0, 3.0):
         a = jnp.float64(3.0)
         same(ours(a, b, X), 3.0 * np.exp(-b * X).sum(), factor=64)
@@ -427,20 +430,35 @@ def test_a_function_that_its_own_check_calls_in_a_bypass_is_an_error():
     assert len(told) == 1
 
 
-def test_effects_are_always_looked_at():
+def with_effect(outside):
+    """A function that calls code outside of JAX for what it does."""
+    result = jax.ShapeDtypeStruct((), np.float64)
+    return lambda a, x: jax.experimental.io_callback(outside, result, a) * jnp.sum(x)
+
+
+def test_effects_happen_at_each_call_that_bypasses():
     seen = []
-
-    def noisy(a, x):
-        jax.debug.callback(lambda value: seen.append(float(value)), a)
-        return a * jnp.sum(x)
-
-    ours = bypassing(noisy, 1.0, X)
-    assert ours._traces.latest.bypass is None
+    x = jnp.asarray(X)
+    ours = bypassing(with_effect(lambda a: seen.append(float(a)) or np.asarray(a)), 1.0, x)
     seen.clear()
     for _ in range(3):
-        ours(5.0, X)
-    jax.effects_barrier()
+        same(ours(5.0, x), 5.0 * X.sum(), factor=64)
+    assert num_bypassed(ours) == 3
     assert seen == [5.0] * 3
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_an_effect_that_fails_in_a_bypass_happens_once(is_timed):
+    seen = []
+    known = {1.0: np.float64(1.0)}
+    ours = bypassing(with_effect(lambda a: seen.append(float(a)) or known[float(a)]), 1.0, X)
+    ledger(ours).grant(1 if is_timed else LONG)
+    ledger(ours).is_timing_due = True
+    seen.clear()
+    with pytest.raises(Exception, match="KeyError"):
+        ours(-1.0, X)
+    assert seen == [-1.0]
+    assert ours.stats.aborted == 1
 
 
 def test_results_that_failed_after_their_call_are_no_version():

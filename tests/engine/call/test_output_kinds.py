@@ -54,6 +54,25 @@ def plain(outputs):
     return jax.tree.map(as_plain, outputs)
 
 
+NUMBERS = [float, np.float64, jnp.float64, np.array, np.float32]
+
+
+def test_numbers_of_each_kind_give_the_bits_and_types_that_jit_gives():
+    """Three traces, as many as JAX makes: Python's are of weak type, those of NumPy are not."""
+
+    def fun(a, b, x):
+        return a * b, jnp.sum(jnp.exp(x)) * a, jax.grad(lambda a: a**2 * b)(a)
+
+    ours, plain = incrax.incremental(fun, tuning=EAGER), jax.jit(fun)
+    for k, number in enumerate(6 * NUMBERS, start=1):
+        for mine, known in zip(
+            ours(number(float(k)), 2.0, X), plain(number(float(k)), 2.0, X), strict=True
+        ):
+            assert (mine.dtype, mine.weak_type) == (known.dtype, known.weak_type)
+            assert mine.tobytes() == known.tobytes()
+    assert ours.stats.traces == 3
+
+
 def timeline(num_calls):
     """Arguments, of which one changes at each call."""
     rng = np.random.default_rng(0)

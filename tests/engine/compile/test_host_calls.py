@@ -18,7 +18,7 @@ import incrax
 from incrax import _jax
 from incrax._program import trace
 from incrax.engine.compile import host_calls
-from incrax.engine.compile.host_calls import ENTRY_SHARE, MAX_BYTES, HostCalls
+from incrax.engine.compile.host_calls import ENTRY_BYTES, ENTRY_SHARE, MAX_BYTES, HostCalls
 
 BUDGET = 4 * MAX_BYTES
 
@@ -133,11 +133,12 @@ def test_a_function_that_fails_is_not_remembered():
 
 
 def test_what_was_used_least_recently_is_forgotten_first():
-    calls, host = HostCalls(4 * 4 * 800), Counting(lambda x: np.full(99, x))
+    num_bytes = 800 + ENTRY_BYTES
+    calls, host = HostCalls(4 * 4 * num_bytes), Counting(lambda x: np.full(99, x))
     run = wrapped(calls, outside(host, (99,)), 1.0)
     for x in (1.0, 2.0, 3.0, 4.0, 1.0, 5.0):
         run(x)
-    assert calls.num_bytes == calls.max_bytes == 4 * 800
+    assert calls.num_bytes == calls.max_bytes == 4 * num_bytes
     host.seen.clear()
     for x in (1.0, 3.0, 4.0, 5.0):
         run(x)

@@ -43,15 +43,21 @@ def folder(monkeypatch, tmp_path):
     return tmp_path
 
 
-def learned(folder, calls=1000, plan_s=1.0, whole_s=10.0):
-    """The file of a process in which so many calls changed `a` alone, and took so long."""
+def experienced(calls=1000, plan_s=1.0, whole_s=10.0, number=float):
+    """A function of which so many calls changed `a` alone, and took so long."""
     ours = incrax.incremental(model, tuning=incrax.Tuning(hot_after=10))  # plans nothing itself
     for a in (1.0, 2.0, 3.0):
-        ours(a, 0.5, X)
+        ours(number(a), 0.5, X)
     chooser(ours).whole.seconds = whole_s
     (dirty,) = (d for d in chooser(ours).entries if d != chooser(ours).facts.layout.full)
     chooser(ours).entries[dirty].uses = calls
     chooser(ours).entries[dirty].promise_s = plan_s
+    return ours
+
+
+def learned(folder, calls=1000, plan_s=1.0, whole_s=10.0):
+    """The file of a process in which so many calls changed `a` alone, and took so long."""
+    _alive = experienced(calls, plan_s, whole_s)
     expectations.write()
     (file,) = (path for path in folder.iterdir() if path.name.startswith("function"))
     return file
@@ -72,6 +78,19 @@ def test_a_kind_of_change_that_paid_gets_its_plan_when_it_first_comes(folder):
     ours = called(2)
     assert chooser(ours).planner.num_programs == 1
     assert chooser(ours).race.expectations.whole_s == 10.0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "num_programs"),
+    [(float, np.float64, 1), (np.float64, float, 1), (float, np.float32, 0)],
+)
+def test_numbers_of_python_and_of_numpy_share_what_was_learned(first, second, num_programs):
+    """Without files; the program is another one, as under `jax.jit`."""
+    ours = experienced(number=first)
+    for a in (1.0, 2.0):
+        ours(second(a), 0.5, X)
+    assert ours.stats.traces == 2
+    assert chooser(ours).planner.num_programs == num_programs
 
 
 def test_a_kind_that_is_hinted_and_known_is_one_kind(folder):

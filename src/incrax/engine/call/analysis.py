@@ -14,8 +14,9 @@ from incrax._collection import paused
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import branch_in_incremental, first_few, numpy_in_incremental
 from incrax._names import as_program_name, name_of
-from incrax._program import Args, Function, Kwargs, Program, Values, trace_jitted
-from incrax._tuning import Tuning
+from incrax._program import Args, Function, Kwargs, Program, Values, as_traced, trace_jitted
+from incrax._tuning import Tuning, is_disabled
+from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.inputs.leaves import LeafValue, is_dynamic
 from incrax.engine.inputs.signature import Signature, argument_names, leaf_path
 from incrax.engine.plan.facts import AlgebraState, Facts
@@ -43,6 +44,8 @@ class Analysis:
     """A traced function: the program as traced, its output tree, `jax.jit` of it, if there is one:
     of its arguments, or of those leaves that are not static where some are; and what finds out
     `facts`, which takes as long as tracing and is not done before it is asked for.
+
+    Functions on the host that the jitted one calls are remembered.
     """
 
     traced: Program
@@ -61,11 +64,18 @@ def analyse(
     signature: Signature,
     dynamic: Values,
     tuning: Tuning,
+    calls: HostCalls,
     **options: Any,
 ) -> Analysis:
     """Trace a function for one signature, to be analysed with these options of `facts_of`."""
     feeds = [LeafValue(x).feed for x in dynamic]
     traced, out_tree, jitted = _trace(fun, signature, feeds)
+    calls_host = any(map(_jax.calls_host, _jax.with_inner(traced.eqns)))
+    if calls_host and jitted is not None and not is_disabled():
+        in_tree = signature.dynamic_tree
+        run = as_traced(traced.with_eqns(calls.wrap(traced.eqns)), in_tree, out_tree)
+        run.__name__ = name_of(jitted)
+        jitted = jax.jit(run)
     num_parts = signature.num_parts
     find_facts = functools.partial(facts_of, traced, tuning, num_parts=num_parts, **options)
     return Analysis(traced, out_tree, jitted, find_facts)

@@ -22,10 +22,9 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Function, Kwargs, OtherTypesError
 from incrax._stats import Stats
-from incrax.engine.compile.executables import Executable
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.timing import TimedProgram, wait
-from incrax.engine.inputs.leaves import IMMUTABLE, LeafValue
+from incrax.engine.inputs.leaves import IMMUTABLE
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.store.store import is_array_deleted
@@ -63,6 +62,8 @@ class Bypass:
         result_bytes: int,
         ledger: Ledger,
         stats: Stats,
+        *,
+        has_effects: bool,
     ) -> None:
         self.jitted = jitted
         self.ledger = ledger
@@ -71,7 +72,10 @@ class Bypass:
         self.whole: TimedProgram | None = None
         self.whole_s = math.inf
         shape = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
-        self.holds_results = result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)
+        is_small = result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)
+        self.holds_results = is_small and not has_effects
+        # Errors that end a call; after others it goes the long way, which has better words for them.
+        self.final = (jax.errors.JaxRuntimeError,) if has_effects else ()
         self.last: LastCall = NO_CALL
 
     def wait(self) -> None:
@@ -97,6 +101,8 @@ class Bypass:
         start_s = time.perf_counter()
         try:
             result = jax.block_until_ready(self.jitted(*args, **kwargs))
+        except self.final:
+            raise
         except Exception:  # noqa: BLE001  the long way has the right words for it
             return NOT_HELD
         whole_s = self.whole_s if self.whole is None else self.whole.seconds
@@ -147,18 +153,15 @@ def of_arguments(jitted: Function, signature: Signature) -> Function:
     return run
 
 
-def awaited(whole: Executable, calls: HostCalls, signature: Signature, out_tree: Any) -> Function:
-    """The same of the whole program where functions on the host are remembered, as in a call that is
-    looked at: so none runs again whose operands stayed. Its errors come at once.
+def awaited(jitted: Function, calls: HostCalls) -> Function:
+    """The same of one that calls functions on the host: its errors come at once.
 
     It raises OtherTypesError, too, in a function on the host that a call waits for.
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        leaves, treedef = _jax.flatten((args, kwargs))
-        if calls.is_awaited_here() or not signature.accepts(leaves, treedef):
+        if calls.is_awaited_here():
             raise OtherTypesError
-        feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
-        return jax.tree.unflatten(out_tree, jax.block_until_ready(whole(feeds, ())))
+        return jax.block_until_ready(jitted(*args, **kwargs))
 
     return run

@@ -176,7 +176,13 @@ class Traces:
         tuning = options.own_tuning()
         dynamic = signature.dynamic_leaves(leaves)
         analysis = analyse(
-            self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=options.algebra
+            self.fun,
+            signature,
+            dynamic,
+            tuning,
+            self.calls,
+            is_exact=is_exact,
+            algebra=options.algebra,
         )
         make = functools.partial(self._made_engine, signature, analysis, stats)
         # Who says how often it will be called wants to be told at once what that comes to.
@@ -209,6 +215,11 @@ class Traces:
             ledger,
             is_exact=options.is_exact,
         )
+        if tuning.timed and chooser.is_timed:
+            same = signature.strong_key
+            like = [traced for traced in self.all() if traced.signature.strong_key == same]
+            kin = [known.expectations for traced in like for known in traced.choosers]
+            chooser.expectations.kin = kin
         return Engine(chooser, limits)
 
     def _enter(self, signature: Signature, traced: Any) -> Any:
@@ -267,7 +278,7 @@ class Traces:
     ) -> Analysis:
         """The function as a form for compiled loops has it."""
         tuning = self.options.own_tuning()
-        analysis = analyse(self.fun, signature, leaves, tuning, **options)
+        analysis = analyse(self.fun, signature, leaves, tuning, self.calls, **options)
         if has_mutable_inputs(analysis):
             raise nothing_saved(method)
         return analysis

@@ -88,7 +88,7 @@ class Traced:
         self._engine = engine
         self.evaluate = engine.call
         self._make_engine = self._first = self._run_first = None
-        if self.bypass is None and not engine.always:
+        if self.bypass is None:
             self.bypass = self._made_bypass(engine)
         if self.bypass is not None:
             self.bypass.whole = engine.whole
@@ -99,12 +99,20 @@ class Traced:
         signature = self.signature
         if analysis.jitted is None:
             return None
+        jitted = of_arguments(analysis.jitted, signature)
         if engine is not None and engine.must_wait:
-            jitted = awaited(engine.whole.executable, engine.calls, signature, self.out_tree)
-        else:
-            jitted = of_arguments(analysis.jitted, signature)
+            jitted = awaited(jitted, engine.calls)
         result_bytes = sum(_jax.aval_bytes(atom.aval) for atom in analysis.traced.outvars)
-        return Bypass(jitted, signature, self.out_tree, result_bytes, self._ledger, self.stats)
+        has_effects = engine is not None and engine.always != 0
+        return Bypass(
+            jitted,
+            signature,
+            self.out_tree,
+            result_bytes,
+            self._ledger,
+            self.stats,
+            has_effects=has_effects,
+        )
 
     # --- a call -----------------------------------------------------------------------------------
 

@@ -298,8 +298,7 @@ class Compiler:
         """
         leaves = tuple(range(len(program.invars)))
         num_eqns = len(self.facts.eqns)
-        is_plain = not self.facts.calls_host and all(map(_is_held_whole, program.consts))
-        if jitted is not None and is_plain:
+        if jitted is not None and all(map(_is_held_whole, program.consts)):
             return Executable(Family(jitted, num_eqns), leaves)
         constants = device_constants(program)
         run = evaluator(program.with_eqns(self._wrapped(program.eqns)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from incrax._jax import Equation
 from incrax._program import Function, Results, Values
 from incrax.engine.program.cost import host_bytes, num_host_calls
 from incrax.engine.program.functions import function_key
+from incrax.engine.program.nested import num_turns
 
 T = TypeVar("T")
 
@@ -37,6 +38,12 @@ values.
 
 ENTRY_SHARE = 0.25
 """Share of these bytes above which one call is not remembered."""
+
+ENTRY_BYTES = 600
+"""That a remembered call takes beside the bits of its operands and results: measured."""
+
+NUM_EVALUATIONS = 64
+"""Evaluations of a program, at least, whose calls are remembered, if nothing of it has to be saved."""
 
 
 class _Thread(threading.local):
@@ -88,13 +95,20 @@ class HostCalls:
         """
         return self in _thread.callers
 
-    def must_spare(self, eqn: Equation) -> bool:
-        """Whether a saved value must stand for what an equation calls, which is taken to be slow: not
-        for a check that no good value fails, if what it returned is remembered in any case.
+    def spared(self, eqns: Iterable[Equation]) -> Sequence[Equation]:
+        """Those of a program's equations whose results must be saved, or functions on the host would
+        run again at operands that they had: none, where what they take and return in one evaluation
+        is remembered for many. A check that no good value fails has no calls.
         """
-        if eqn.effects:
-            return False
-        return num_host_calls(eqn) > 0 or host_bytes(eqn) > self._max_entry_bytes
+
+        def is_called(eqn: Equation) -> bool:
+            return num_host_calls(eqn) > 0 or host_bytes(eqn) > self._max_entry_bytes
+
+        called = [eqn for eqn in eqns if not eqn.effects and is_called(eqn)]
+        sizes = [host_bytes(eqn) + ENTRY_BYTES * num_host_calls(eqn) for eqn in called]
+        is_bounded = all(num_turns(eqn) is not None for eqn in _jax.with_inner(called))
+        is_remembered = is_bounded and sum(sizes) <= self.max_bytes / NUM_EVALUATIONS
+        return () if is_remembered else called
 
     # --- what is remembered -----------------------------------------------------------------------
 
@@ -140,7 +154,8 @@ class HostCalls:
     def _remember(self, key: _Key, results: Values) -> list[np.ndarray]:
         """Private copies: a function may return the same buffer each time."""
         kept = [np.array(x) for x in results]
-        num_bytes = sum(len(bits) for _, _, bits in key[1]) + sum(x.nbytes for x in kept)
+        sizes = [len(bits) for _, _, bits in key[1]] + [x.nbytes for x in kept]
+        num_bytes = ENTRY_BYTES + sum(sizes)
         with self._lock:
             if num_bytes <= self._max_entry_bytes and key not in self._results:
                 self._results[key] = kept, num_bytes
@@ -176,8 +191,13 @@ _Key = tuple[Hashable, tuple[tuple[Any, Any, bytes], ...]]
 
 def _key(function: Function, operands: Values, max_bytes: int) -> _Key | None:
     """The key of a call; None where operands are too large or no plain arrays."""
-    has_keys = any(_jax.is_key_dtype(x.dtype) for x in operands)
-    if has_keys or sum(x.nbytes for x in operands) > max_bytes:
-        return None
-    bits = tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands)
-    return function_key(function), bits
+    bits = []
+    for x in operands:
+        if _jax.is_key_dtype(x.dtype):
+            return None
+        array = np.asarray(x)
+        max_bytes -= array.nbytes
+        if max_bytes < 0:
+            return None
+        bits.append((array.shape, array.dtype, array.tobytes()))
+    return function_key(function), tuple(bits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from typing import Any
@@ -33,7 +33,7 @@ class Signature:
     """
 
     treedef: Any
-    descriptors: tuple[Hashable, ...]
+    descriptors: tuple[Any, ...]
     """Of the leaves that are values; None for static ones."""
     statics: tuple[Any, ...]
     hashes: tuple[int, ...]
@@ -48,6 +48,12 @@ class Signature:
         """
         statics = tuple((type(x), x) for x in self.statics)
         return self.treedef, self.descriptors, statics, self.config
+
+    @property
+    def strong_key(self) -> Hashable:
+        """The same, whether types are weak or not: of a Python number and one of NumPy."""
+        strong = tuple(known and (*known[:2], *known[3:]) for known in self.descriptors)
+        return replace(self, descriptors=strong).key
 
     @cached_property
     def is_dynamic(self) -> tuple[bool, ...]:
@@ -98,6 +104,12 @@ class Signature:
                 if not has_type(x, types[index], anchor):
                     return False
         return True
+
+    @property
+    def dynamic_tree(self) -> Any:
+        """The tree of a function of the leaves that are values; of the arguments, where all are."""
+        num = len(self.dynamic_types)
+        return jax.tree.structure(((0,) * num, {})) if self.statics else self.treedef
 
     @cached_property
     def dynamic_paths(self) -> tuple[str, ...]:

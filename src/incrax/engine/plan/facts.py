@@ -20,7 +20,7 @@ from incrax._program import (
 )
 from incrax.engine.plan.families import operation_digest
 from incrax.engine.program.chains import SumChain, find_chains
-from incrax.engine.program.cost import Calibration, calibrate, is_calibrated
+from incrax.engine.program.cost import Calibration, calibrate, is_calibrated, num_host_calls
 from incrax.engine.program.dependence import ALWAYS, Dependence, Layout
 from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.derived import DerivedTable
@@ -272,6 +272,11 @@ class Facts:
         """The equations that call functions on the host, themselves or inside."""
         eqns = self.eqns
         return tuple(eqn for eqn in eqns if any(map(_jax.calls_host, _jax.with_inner([eqn]))))
+
+    @cached_property
+    def num_outside(self) -> int:
+        """How often an evaluation calls pure functions on the host at least; checks have no calls."""
+        return sum(num_host_calls(eqn) for eqn in self.calling if not eqn.effects)
 
     @cached_property
     def kept(self) -> dict[Var, str | None]:

@@ -19,10 +19,12 @@ from incrax.engine.policy.candidates import MIN_BLAMED_USES, Candidate, Entry
 from incrax.engine.policy.expectations import Expectations
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.segments import Segments
-from incrax.engine.program.cost import CALLBACK_S
 
 MAX_RUN_PRICE = 10.0
 """Bound of the measured factor on the estimated seconds of equations, either way."""
+
+SPARED_S = 1e-3
+"""Seconds that a function on the host is taken to take where nobody remembers what it returned."""
 
 RACE_FREE_S = 0.05
 """Seconds that trying candidates may lose."""
@@ -48,8 +50,10 @@ class Race:
 
     @cached_property
     def callback_s(self) -> float:
-        """Seconds that functions on the host take where what they return is stale; 0: none is called."""
-        return self.num_spared * MIN_BLAMED_USES * CALLBACK_S
+        """Seconds that functions on the host take where saved values of them are stale; 0: none must be
+        saved.
+        """
+        return self.num_spared * MIN_BLAMED_USES * SPARED_S
 
     @property
     def whole_s(self) -> float:

@@ -96,8 +96,7 @@ class Chooser:
             ledger,
             is_kept=self.is_timed,
         )
-        spared = writes_of(filter(compiler.calls.must_spare, facts.calling))
-        self.num_spared = len(spared)
+        spared = writes_of(compiler.calls.spared(facts.calling))
         self.accounts = Accounts(self.expectations)
         self.race = Race(
             facts,
@@ -107,7 +106,7 @@ class Chooser:
             self.expectations,
             ledger,
             stats,
-            self.num_spared,
+            len(spared),
         )
         costs = LearningCosts(facts, self.clock, self.whole, self.expectations, self.accounts)
         self.credit = Credit(
@@ -379,5 +378,5 @@ class Chooser:
             compile_s=self.whole.first_s,
             behind_s=behind.seconds,
             num_behind=behind.num_waiting,
-            num_outside=self.num_spared,
+            num_outside=self.facts.num_outside,
         )

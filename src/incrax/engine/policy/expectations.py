@@ -91,11 +91,13 @@ class Expectations:
         self._is_algebra = self.facts.algebra.is_on
         self._hinted = hinted(self.facts, self.journal.paths, self.tuning)
         self._known: dict[Kind, Known] = {}
+        # Of functions like this one, until it is asked what they know.
+        self.kin: Iterable[Expectations] = ()
         _living[id(self)] = weakref.ref(self)
 
     def of(self, kind: Kind) -> Known:
         """What is known of a kind of change; the file is read at the first that is not all inputs."""
-        if self.is_kept and not self._key and kind != self._layout.full:
+        if (self.is_kept or self.kin) and not self._key and kind != self._layout.full:
             self._read()
         known = self._known.get(kind, NOTHING)
         return known._replace(calls=max(known.calls, self._hinted.get(kind, 0)))
@@ -140,8 +142,15 @@ class Expectations:
 
     def _read(self) -> None:
         facts = self.facts
+        full = self._layout.full
+        for other in self.kin:
+            self.whole_s = other.whole.seconds
+            self.compile_s = other.whole.first_s
+            self._known.update(other._learned())
+            self._known.pop(full, None)
+        self.kin = ()
         self._key = key_of(facts.digest, self.tuning, self._is_algebra)
-        data = _cache_folder.load(self._key)
+        data = _cache_folder.load(self._key) if self.is_kept else None
         try:
             if data is None or data["program"] != self._program:
                 return
@@ -153,17 +162,22 @@ class Expectations:
             return
         self.whole_s = whole_s
         self.compile_s = compile_s
-        full = self._layout.full
         is_none = lambda kind: isinstance(kind, int) and not 0 < kind < full
         self._known = {kind: x for kind, x in found.items() if not is_none(kind)}
+
+    def _learned(self) -> dict[Kind, Known]:
+        """What was learned of kinds of change, once the whole program was timed."""
+        whole_s = self.whole.seconds
+        entries: dict[Kind, Entry] = {**self.entries, **self.row_entries}
+        return {} if whole_s is None else _learned_of(entries, whole_s)
 
     def collect(self) -> None:
         """Put what this process has learned where it is written from at its end."""
         whole_s = self.whole.seconds
         if not self.is_kept or whole_s is None:
             return
-        entries: dict[Kind, Entry] = {**self.entries, **self.row_entries}
-        found = _learned_of(entries, whole_s)
+        entries = [*self.entries.values(), *self.row_entries.values()]
+        found = self._learned()
         num_calls = sum(known.calls for known in found.values())
         if num_calls * whole_s < LEAST_S:
             return
@@ -172,7 +186,7 @@ class Expectations:
         ledger = self.ledger
         whole_s = min(whole_s, ledger.turn_s or math.inf)
         others = [known for kind, known in self._known.items() if kind not in found]
-        pays = _any_pays(entries.values()) or any(known.was_compiled for known in others)
+        pays = _any_pays(entries) or any(known.was_compiled for known in others)
         _join(found, self._known)
         found.pop(self._layout.full, None)
         _pending.pop(self._key, None)  # the latest is the last one

@@ -27,8 +27,8 @@ ADVICE = (
 )
 
 OUTSIDE = (
-    "it calls code outside of JAX (`jax.pure_callback`), which is taken to be slow and spared "
-    "where its inputs stay, whatever a call takes; compare with `jax.jit` by a clock"
+    "it calls code outside of JAX (`jax.pure_callback`), which runs for new inputs only, and whose "
+    "seconds are not counted; compare with `jax.jit` by a clock"
 )
 
 
@@ -50,7 +50,7 @@ class Verdict:
     )
     turn_s: float = 0.0  # of a call that bypassed, a running mean; 0: none was timed
     gained_s: float = 0.0  # by a call of late
-    num_outside: int = 0  # functions on the host that it calls: no seconds are compared then
+    num_outside: int = 0  # calls to the host in an evaluation: no seconds are compared then
     is_learning: bool = False  # plans are being earned
 
     @property
@@ -100,19 +100,22 @@ class Verdict:
 
     @property
     def gain(self) -> float | None:
-        """How many times faster than the whole program; None before any call counts."""
-        return self.jit_s / self.ours_s if self.calls and self.ours_s else None
+        """How many times faster than the whole program; None before any call counts, and where code
+        outside of JAX is spared, whose seconds are not counted.
+        """
+        is_known = self.calls and self.ours_s and not self.num_outside
+        return self.jit_s / self.ours_s if is_known else None
 
     @property
     def sentence(self) -> str:
         """Whether it is worth it, in words."""
+        if self.num_outside:
+            return f"not known: {OUTSIDE}"
         if self.gain is None and self.bypassed:
             return (
                 f"not known yet: {self.bypassed} calls went to `jax.jit`, since saving did not pay in "
                 "an earlier process"
             )
-        if self.gain is None and self.num_outside:
-            return f"not known: {OUTSIDE}"
         if self.gain is None:
             return "not known yet: the first calls tell how long the function takes"
         learning = f" and {seconds_text(self.learning_s)} learning" if self.learning_s else ""

@@ -69,8 +69,8 @@ UNKNOWN_TRIPS = 100
 TRANSCENDENTAL_FLOPS = 10.0
 """FLOPs that a transcendental is worth, where branches are compared without a machine in mind."""
 
-CALLBACK_S = 1e-3
-"""Seconds assumed for a call to the host."""
+CALLBACK_S = 1e-4
+"""Seconds to call the host from a program, whatever the function takes that it calls there."""
 
 MIN_EQUATION_S = 1e-9
 """Seconds of an equation at least, so that of two plans that cost the same the shorter one wins."""
