@@ -958,6 +958,18 @@ def test_a_cotangent_that_was_given_up():
     check_text(incrax.errors.FreedResidualError, text, pullback, 1.0, wrt="y")
 
 
+@pytest.mark.parametrize("name", ["hvp", "jvp"])
+def test_a_direction_that_is_missing_or_by_position(name):
+    text = (
+        f"`{name}` got no `tangent`, the direction in which it differentiates. Arguments by position "
+        "are those of the function alone. Nothing was evaluated or stored. Write "
+        f"`incrax.{name}(f)(*args, tangent=v)`."
+    )
+    along = getattr(incrax, name)(lambda x: jnp.sum(x**3))
+    for args in ((X,), (X, X)):
+        check_text(incrax.errors.TangentError, text, along, *args)
+
+
 def test_a_parameter_of_the_name_that_a_derivative_takes_for_itself():
     def loss(x, *, tangent):
         return x * tangent
