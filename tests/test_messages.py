@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -638,6 +639,35 @@ def test_an_error_inside_says_which_inputs_are_no_arrays(mu):
         )
 
 
+@jax.tree_util.register_dataclass
+@dataclass
+class Layers:
+    """As modules of Equinox are: what is no array is not marked as static."""
+
+    weights: object
+    depth: int
+
+
+@pytest.mark.parametrize(
+    ("read", "error"),
+    [(range, incrax.errors.PythonBranchError), (lambda depth: {}[depth], TypeError)],
+)
+def test_an_error_inside_says_which_numbers_of_a_module_are_traced(read, error):
+    def deep(net, x):
+        read(net.depth)
+        return jnp.sum(net.weights @ x)
+
+    with pytest.raises(error) as caught:
+        incrax.incremental(deep)(Layers(np.eye(5), 3), X)
+    assert caught.value.__notes__[-1] == (
+        "`deep` was traced with whole numbers of Python inside an object: `net.depth`. They are "
+        "traced like arrays, so that Python cannot read them as a shape, a length or a switch. If "
+        "that is why, pass the object's arrays and close over the rest: `arrays, rest = "
+        "equinox.partition(module, equinox.is_inexact_array)`, and `equinox.combine(arrays, rest)` "
+        "inside the function."
+    )
+
+
 def test_errors_of_tracing_name_the_users_function_and_argument():
     def branchy(x, limit):
         return x if limit > 0 else -x
@@ -926,6 +956,18 @@ def test_a_cotangent_that_was_given_up():
         "the rest. Nothing was evaluated. Keep these as well, or call `vjp` again."
     )
     check_text(incrax.errors.FreedResidualError, text, pullback, 1.0, wrt="y")
+
+
+@pytest.mark.parametrize("name", ["hvp", "jvp"])
+def test_a_direction_that_is_missing_or_by_position(name):
+    text = (
+        f"`{name}` got no `tangent`, the direction in which it differentiates. Arguments by position "
+        "are those of the function alone. Nothing was evaluated or stored. Write "
+        f"`incrax.{name}(f)(*args, tangent=v)`."
+    )
+    along = getattr(incrax, name)(lambda x: jnp.sum(x**3))
+    for args in ((X,), (X, X)):
+        check_text(incrax.errors.TangentError, text, along, *args)
 
 
 def test_a_parameter_of_the_name_that_a_derivative_takes_for_itself():

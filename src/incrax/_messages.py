@@ -343,3 +343,23 @@ def branch_in_incremental(name: str, place: str) -> PythonBranchError:
         "(`incrax.guarded`; derivatives inside: `incremental(guarded(jax.grad(f)))`), or "
         "`jax.lax.cond` for this branch."
     )
+
+
+def numbers_of_module(name: str, paths: Sequence[str]) -> str:
+    """A note: whole numbers of Python that are attributes."""
+    return (
+        f"`{name}` was traced with whole numbers of Python inside an object: {first_few(paths)}. They "
+        "are traced like arrays, so that Python cannot read them as a shape, a length or a switch. If "
+        "that is why, pass the object's arrays and close over the rest: `arrays, rest = "
+        "equinox.partition(module, equinox.is_inexact_array)`, and `equinox.combine(arrays, rest)` "
+        "inside the function."
+    )
+
+
+def numpyro_in_place_of_function(name: str) -> str:
+    """A note: a model of NumPyro where a function of numbers was meant."""
+    return (
+        f"`{name}` is a model of NumPyro, or calls one, and has values only inside an inference. "
+        "`found = samplers.from_numpyro(model, *data)` has a log-density and parameters; "
+        "`samplers.gibbs(found.log_density, *found.args, updates=found.updates, ...)` samples them."
+    )

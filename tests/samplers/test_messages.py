@@ -7,6 +7,8 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from helpers import check_text
 
@@ -228,3 +230,25 @@ def test_arviz_that_is_not_installed(monkeypatch):
     chain = discrete({"p['mu']": WALK}, wrt="p['mu']")
     with pytest.raises(incrax.errors.MissingExtraError, match=r"incrax\[samplers\]"):
         chain.to_arviz()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: samplers.gibbs(model, np.ones(3), key=0, num_sweeps=2),
+        lambda model: samplers.logdensity(model, np.ones(3)),
+        lambda model: incrax.incremental(model)(np.ones(3)),
+    ],
+)
+def test_a_model_of_numpyro_in_place_of_a_function(call):
+    def model(x):
+        mu = numpyro.sample("mu", dist.Normal())
+        numpyro.sample("x", dist.Normal(mu), obs=x)
+
+    with pytest.raises(AssertionError) as caught:
+        call(model)
+    assert caught.value.__notes__[-1] == (
+        "`model` is a model of NumPyro, or calls one, and has values only inside an inference. "
+        "`found = samplers.from_numpyro(model, *data)` has a log-density and parameters; "
+        "`samplers.gibbs(found.log_density, *found.args, updates=found.updates, ...)` samples them."
+    )

@@ -210,9 +210,15 @@ class Hessian(OfAllOutputs):
 class Along(Derivative):
     """A derivative along a tangent."""
 
-    def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, tangent: Any = None, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         _check_names(self.name, self.fun, len(args))
+        if tangent is None:
+            raise TangentError(
+                f"`{self.name}` got no `tangent`, the direction in which it differentiates. "
+                "Arguments by position are those of the function alone. Nothing was evaluated or "
+                f"stored. Write `incrax.{self.name}(f)(*args, tangent=v)`."
+            )
         selection = self.select(args, kwargs)
         return self.along(selection, tuple(tangents_of(self.name, selection, tangent)))
 

@@ -23,6 +23,7 @@ from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import Selection, as_parameters, select
 from incrax.derivatives.transforms import plain
+from incrax.engine.call.analysis import note_inputs
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import PositionError
 
@@ -55,7 +56,12 @@ class Density:
             self.selection = select(name, self.plain, wrt, args, {})
         self._args = args
         at = lambda *leaves: self.plain(*self.selection.merged(*leaves)[0])
-        _check_scalar(jax.eval_shape(at, self.selection.values, self.selection.others))
+        try:
+            out = jax.eval_shape(at, self.selection.values, self.selection.others)
+        except Exception as error:
+            note_inputs(error, self.plain, args, {})
+            raise
+        _check_scalar(out)
         self.ends: Ends = ends([np.shape(value) for value in self.selection.values])
         self.paths: tuple[str, ...] = self.selection.paths
         self.names: tuple[str, ...] = element_names(self.paths, self.shapes)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.tree_util import GetAttrKey
 
 from incrax import _jax
 from incrax._collection import paused
 from incrax._locations import NO_VALUE, place_of_error
-from incrax._messages import branch_in_incremental, first_few, numpy_in_incremental
+from incrax._messages import (
+    branch_in_incremental,
+    first_few,
+    numbers_of_module,
+    numpy_in_incremental,
+    numpyro_in_place_of_function,
+)
 from incrax._names import as_program_name, name_of
 from incrax._program import Args, Function, Kwargs, Program, Values, as_traced, trace_jitted
 from incrax._tuning import Tuning, is_disabled
@@ -128,15 +136,48 @@ def _trace(
     except NO_VALUE as error:
         is_numpy = isinstance(error, jax.errors.TracerArrayConversionError)
         refused = numpy_in_incremental if is_numpy else branch_in_incremental
-        raise refused(name_of(fun), place_of_error(error)) from error
+        instead = refused(name_of(fun), place_of_error(error))
+        _note_module(instead, fun, args, kwargs)
+        raise instead from error
     except Exception as error:
-        _note_statics(error, fun, args, kwargs)
+        note_inputs(error, fun, args, kwargs)
         raise
 
 
+def note_inputs(error: Exception, fun: Function, args: Args, kwargs: Kwargs) -> None:
+    """Say of an error of a function that is traced what about it, or its inputs, may be why: it is
+    a model of NumPyro; a module has numbers that Python reads; an input is no array.
+    """
+    if _is_from_numpyro(error):
+        error.add_note(numpyro_in_place_of_function(name_of(fun)))
+    elif not _note_module(error, fun, args, kwargs):
+        _note_statics(error, fun, args, kwargs)
+
+
+def _is_from_numpyro(error: Exception) -> bool:
+    """Whether a model of NumPyro asked for a random number, which it has only in an inference."""
+    if not isinstance(error, AssertionError):
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith("numpyro.")
+
+
+def _note_module(error: Exception, fun: Function, args: Args, kwargs: Kwargs) -> bool:
+    """Say which whole numbers are attributes, as those of FlowJAX's `shape`; whether there are any."""
+    names = argument_names(fun, len(args))
+    numbers = [
+        f"`{leaf_path(names, path)}`"
+        for path, x in jax.tree.leaves_with_path((args, kwargs))
+        if isinstance(x, int) and any(isinstance(key, GetAttrKey) for key in path)
+    ]
+    if numbers:
+        error.add_note(numbers_of_module(name_of(fun), numbers))
+    return bool(numbers)
+
+
 def _note_statics(error: Exception, fun: Function, args: Args, kwargs: Kwargs) -> None:
-    """Say of an error of a function which of its inputs are no arrays: None or a text where a number
-    was meant is an error somewhere inside.
+    """Say which inputs are no arrays: None or a text where a number was meant is an error somewhere
+    inside.
     """
     names = argument_names(fun, len(args))
     leaves = jax.tree.leaves_with_path((args, kwargs), is_leaf=lambda x: x is None)
