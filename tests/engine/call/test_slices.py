@@ -350,7 +350,7 @@ def test_an_output_that_rows_do_not_reach_is_not_handed_on_when_deleted():
 
 def test_an_output_that_no_input_reaches_stays_where_rows_of_the_only_input_change():
     """Then every input is dirty, of which the plan for a first call returns all outputs."""
-    fun = lambda x: (jnp.sum(jnp.sin(x)), jnp.sin(jnp.arange(5000.0)), x[:0])
+    fun = lambda x: (jnp.sum(jnp.sin(x)), jnp.sin(jnp.arange(5000.0)), x[:0], 2)
     ours, plain = incrax.incremental(fun, tuning=EAGER), jax.jit(fun)
     x = THETA
     for number in range(5):
