@@ -136,6 +136,10 @@ SOUND = {
         PLACES[:2] % 2,
         RNG.normal(size=(2, 3)),
     ),
+    "scatter by a function": (
+        lambda x: lax.scatter_apply(x, PLACES[:2], jnp.sin, ADD, update_shape=(2, *T.shape[1:])),
+        T,
+    ),
     "scatter-sub": (lambda x, u: x.at[PLACES[:, 0]].subtract(u), T, T[:3]),
     "scatter-min": (lambda x, u: lax.scatter_min(x, PLACES, u, ADD), T, T[:3]),
     "scatter-max": (lambda x, u: lax.scatter_max(x, PLACES, u, ADD), T, T[:3]),

@@ -348,6 +348,17 @@ def test_an_output_that_rows_do_not_reach_is_not_handed_on_when_deleted():
         same(ours(theta, 0.5), two(theta, 0.5), factor=FACTOR, terms=1e5)
 
 
+def test_an_output_that_no_input_reaches_stays_where_rows_of_the_only_input_change():
+    """Then every input is dirty, of which the plan for a first call returns all outputs."""
+    fun = lambda x: (jnp.sum(jnp.sin(x)), jnp.sin(jnp.arange(5000.0)), x[:0], 2)
+    ours, plain = incrax.incremental(fun, tuning=EAGER), jax.jit(fun)
+    x = THETA
+    for number in range(5):
+        x = np.where(np.arange(NUM) == number, 0.3 * number, x)
+        same(ours(x), plain(x), factor=FACTOR)
+    assert ours.explain().as_dict()["served_by"] == "slices"
+
+
 def test_the_short_way_needs_what_the_last_call_saved():
     job = Job("groups, gradient").settle()
     for row in range(8):

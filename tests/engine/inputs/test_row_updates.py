@@ -68,6 +68,7 @@ def test_numbers_of_every_type_name_rows_of_long_arrays(dtype):
     numbers = np.array([3, 100], dtype)
     assert rows_between(incrax.at(x)[numbers].set(1.0), x).tolist() == [3, 100]
     assert rows_between(incrax.at(x)[numbers[0], ...].set(1.0), x).tolist() == [3]
+    assert rows_between(incrax.at(x)[np.int8(3)].set(1.0), x).tolist() == [3]
 
 
 def test_numbers_that_jax_cuts_to_32_bits_name_the_rows_that_are_written():

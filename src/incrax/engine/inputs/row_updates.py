@@ -193,7 +193,8 @@ class RowUpdate:
         is_number = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
         is_plain = is_number or (isinstance(index, np.ndarray) and index.dtype.kind in "iu")
         if is_plain and not isinstance(self._array, _jax.Tracer):
-            return self._known(_write_rows(self._array, np.asarray(index), values, method))
+            where = np.asarray(int(index) if is_number else index)
+            return self._known(_write_rows(self._array, where, values, method))
         return self._known(getattr(jnp.asarray(self._array).at[index], method)(values))
 
     def _known(self, new: jax.Array) -> jax.Array:

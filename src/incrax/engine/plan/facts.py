@@ -316,10 +316,16 @@ class Facts:
         return {var: None for var, mask in read if var in self.saveable and masks[var] != mask}
 
     def dirty_outputs(self, dirty: int) -> tuple[int, ...]:
-        """Output positions that a dirty set reaches; all of them if every input is dirty."""
+        """Output positions that a dirty set reaches; all of them if every input is dirty: there may be
+        no version that has the others.
+        """
         full = self.layout.full
         if dirty & full == full:
             return tuple(range(len(self.outvars)))
+        return self.reached_outputs(dirty)
+
+    def reached_outputs(self, dirty: int) -> tuple[int, ...]:
+        """Output positions that a dirty set reaches."""
         return tuple(i for i, atom in enumerate(self.outvars) if self.dependence.of(atom) & dirty)
 
 

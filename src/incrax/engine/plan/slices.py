@@ -80,7 +80,7 @@ def slice_plan(
     Cost: traces the equations that the change reaches, two or three times.
     """
     dirty = sum(map(facts.layout.leaf_mask, kind.leaves))
-    outputs = facts.dirty_outputs(dirty)
+    outputs = facts.reached_outputs(dirty)
     slicer = Slicer(facts, value_of, moving=moving | dirty)
     traced, sliced, guard = _traced(slicer, kind, dirty, outputs)
     read = dict.fromkeys(reads_of(traced))
