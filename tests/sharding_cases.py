@@ -252,7 +252,13 @@ def test_what_one_device_holds_and_is_closed_over_binds_no_result(policy):
             return jnp.sum(jnp.exp(data * a)) * b, jnp.sum(jnp.exp(data)), jnp.sum(noise) * b
 
         f, plain = incrax.incremental(fun, **POLICIES[policy]), jax.jit(fun)
-        for a, b in [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (2.0, 3.0), (jax.device_put(2.0, last), 1.0)]:
+        for a, b in [
+            (1.0, 1.0),
+            (1.0, 2.0),
+            (1.0, 3.0),
+            (2.0, 3.0),
+            (jax.device_put(2.0, last), 1.0),
+        ]:
             for ours, theirs in zip(f(a, b), plain(a, b), strict=True):
                 same(ours, theirs)
                 assert (ours.sharding, ours.committed) == (theirs.sharding, theirs.committed)

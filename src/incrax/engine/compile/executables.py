@@ -160,8 +160,9 @@ class Compiler:
     @functools.cached_property
     def constants(self) -> Env:
         """Constants on the device; the whole program has its own."""
-        is_one = isinstance(self.placement, SingleDeviceSharding)
-        device = next(iter(self.placement.device_set)) if is_one else None
+        placement = self.placement
+        is_one = isinstance(placement, SingleDeviceSharding)
+        device = next(iter(placement.device_set)) if is_one else None
         return device_constants(self.facts.program, device)
 
     def compile_plan(self, plan: Plan) -> Executable:
