@@ -238,6 +238,32 @@ def test_an_array_that_is_closed_over_stays_sharded(rows):
     assert any(x is rows for x in whole.constants)  # it is an argument, and not embedded
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_one_device_holds_and_is_closed_over_binds_no_result(policy):
+    """As under `jax.jit`: a result that was bound in mid-job would fit no array elsewhere."""
+    first, other, last = jax.devices()[:3]
+    key = jax.device_put(jax.random.split(jax.random.key(1), 30), other)
+    mesh = Mesh(np.array(jax.devices()), ("rows",))
+    everywhere = jax.device_put(ROWS, NamedSharding(mesh, PartitionSpec()))
+    for data in (jax.device_put(ROWS, first), jax.device_put(ROWS, other), everywhere):
+
+        def fun(a, b, data=data):
+            noise = jax.vmap(jax.random.normal)(key)
+            return jnp.sum(jnp.exp(data * a)) * b, jnp.sum(jnp.exp(data)), jnp.sum(noise) * b
+
+        f, plain = incrax.incremental(fun, **POLICIES[policy]), jax.jit(fun)
+        for a, b in [
+            (1.0, 1.0),
+            (1.0, 2.0),
+            (1.0, 3.0),
+            (2.0, 3.0),
+            (jax.device_put(2.0, last), 1.0),
+        ]:
+            for ours, theirs in zip(f(a, b), plain(a, b), strict=True):
+                same(ours, theirs)
+                assert (ours.sharding, ours.committed) == (theirs.sharding, theirs.committed)
+
+
 def test_the_budget_is_that_of_each_device(rows):
     f = incrax.incremental(likelihood, policy="exact")
     call(f, PARAMS, rows)

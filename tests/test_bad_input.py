@@ -334,6 +334,24 @@ def test_result_that_is_a_constant_may_be_deleted(tuning):
         result.delete()
 
 
+class Unlike:
+    """A tree that is another one whenever JAX takes it apart."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+jax.tree_util.register_pytree_node(
+    Unlike, lambda tree: ((tree.x,), object()), lambda _, leaves: Unlike(*leaves)
+)
+
+
+def test_trees_that_do_not_equal_themselves():
+    calls = [(Unlike(x), b) for x, b in [(1.0, 2.0), (3.0, 2.0), (3.0, 4.0)]]
+    f = check_like_jit(lambda tree, b: jnp.exp(tree.x) * b, calls, tuning=None)
+    assert f.stats.traces == 3
+
+
 # --- leaves that are no arrays --------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import (
     Any,
     ParamSpec,
@@ -160,7 +161,7 @@ def incremental(
 
     def wrap(fun: Callable[P, R]) -> Any:
         if isinstance(fun, HasPaths):
-            return fun.with_incremental_paths(lambda path: Incremental(path, options))
+            return fun.with_incremental_paths(partial(Incremental, options=options))
         return Incremental(fun, options)
 
     return wrap if f is None else wrap(f)

@@ -938,6 +938,20 @@ none.
 # --- devices --------------------------------------------------------------------------------------
 
 
+def unbound(x: Any, device: Any = None) -> Any:
+    """An array that one device holds whole, on a device, or the default one, and bound to none: as
+    programs of JAX have what they close over. The buffer is shared where it is there.
+    """
+    if is_key_dtype(x.dtype):
+        data = unbound(jax.random.key_data(x), device)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    data = x.addressable_data(0)
+    device = _pxla.get_default_device() if device is None else device
+    aval = data.aval.update(weak_type=x.aval.weak_type)
+    sharding = SingleDeviceSharding(device, memory_kind=x.sharding.memory_kind)
+    return _pxla.batched_device_put(aval, sharding, [data], [device], committed=False)
+
+
 def first_buffer(results: Iterable[Any]) -> list[ArrayImpl]:
     """The first array with a buffer among results, by which one sees whether a program has ended;
     none if all lack it.

@@ -104,7 +104,8 @@ def trace_jitted(
     fun: Function, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Program, Any, Function | None]:
     """The program of a function, the tree of its outputs, and `jax.jit` of it under this name, all
-    of one trace; None where a tracer is closed over.
+    of one trace; None where a tracer is closed over, or where arguments are flattened to another
+    tree each time: JAX would trace at every call.
 
     With arguments of other types, or in another configuration, that jitted function raises
     OtherTypesError.
@@ -121,7 +122,8 @@ def trace_jitted(
     leaves, in_tree = jax.tree.flatten((args, dict(kwargs)))
     traced = jitted.trace(*args, **kwargs)
     jaxpr = traced.jaxpr
-    if len(jaxpr.in_avals) != len(leaves):  # tracers that it closes over are inputs here
+    has_tree = in_tree == jax.tree.structure((args, dict(kwargs)))
+    if not has_tree or len(jaxpr.in_avals) != len(leaves):  # tracers closed over are inputs here
         return *trace_with_tree(fun, *args, **kwargs), None
     out_tree = jax.tree.structure(traced.out_info)
     _jax.own_arrays(jaxpr)

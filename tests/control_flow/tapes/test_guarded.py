@@ -220,10 +220,12 @@ def decorated(x):
 
 def test_pickles_and_copies_hold_the_function_without_paths():
     assert pickle.loads(pickle.dumps(decorated)) is decorated
-    other = pickle.loads(pickle.dumps(incrax.guarded(branching, max_paths=3)))
-    assert other.explain().paths == ()
-    same(other(LOW), branching(jnp.asarray(LOW)))
-    same(copy.deepcopy(other)(HIGH), branching(jnp.asarray(HIGH)))
+    guarded = incrax.guarded(branching, max_paths=3)
+    for f in (guarded, incrax.incremental(guarded, tuning=MINIMAL)):
+        other = pickle.loads(pickle.dumps(f))
+        assert other.explain().paths == ()
+        same(other(LOW), branching(jnp.asarray(LOW)))
+        same(copy.deepcopy(other)(HIGH), branching(jnp.asarray(HIGH)))
 
 
 def test_a_hundred_branches_in_a_loop_are_one_path():

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
@@ -48,6 +49,7 @@ from incrax.engine.inputs.placement import Placed, on_all_devices, placed_array,
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form
 from incrax.engine.plan.plan import Plan
+from incrax.engine.program.constants import is_at_hand
 from incrax.engine.program.simplify import needed_equations
 
 EMBED_BYTES = 64
@@ -158,7 +160,10 @@ class Compiler:
     @functools.cached_property
     def constants(self) -> Env:
         """Constants on the device; the whole program has its own."""
-        return device_constants(self.facts.program)
+        placement = self.placement
+        is_one = isinstance(placement, SingleDeviceSharding)
+        device = next(iter(placement.device_set)) if is_one else None
+        return device_constants(self.facts.program, device)
 
     def compile_plan(self, plan: Plan) -> Executable:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it
@@ -376,12 +381,20 @@ def _take_pieces(pieces: Iterable[Elements], env: Env, places: Values) -> None:
         env[piece.written] = piece.taken(env[piece.argument], start)
 
 
-def device_constants(program: Program) -> Env:
-    """Closed-over constants on the device, converted once."""
-    is_there = lambda x: isinstance(x, jax.Array) or _jax.is_mutable_array(x)
-    # `jnp.array` would compile a program; a trace owns the arrays of NumPy whose memory this shares.
-    consts = [x if is_there(x) else jax.device_put(x) for x in program.consts]
+def device_constants(program: Program, device: Any = None) -> Env:
+    """Closed-over constants on a device, or the default one, converted once."""
+    consts = [_on_device(x, device) for x in program.consts]
     return dict(zip(program.constvars, consts, strict=True))
+
+
+def _on_device(x: Any, device: Any) -> Any:
+    """A constant that nobody bound to a device; one that is traced, may change or has parts stays
+    as it is.
+    """
+    if not isinstance(x, jax.Array) and not _jax.is_mutable_array(x):
+        # `jnp.array` would compile a program; a trace owns the arrays of NumPy whose memory this shares.
+        x = jax.device_put(x)
+    return _jax.unbound(x, device) if is_at_hand(x) else x
 
 
 def _as_own(x: Any, others: Values) -> Any:

@@ -50,8 +50,10 @@ class Placed(NamedTuple):
 
 
 def placed_array(x: Any) -> Placed | None:
-    """A constant that is bound to devices."""
-    is_placed = isinstance(x, jax.Array) and getattr(x, "committed", False)
+    """A constant of which devices hold parts; others are where what reads them is, as under
+    `jax.jit`.
+    """
+    is_placed = isinstance(x, jax.Array) and not _jax.is_held_whole(x)
     return Placed(x.shape, x.sharding) if is_placed else None
 
 
