@@ -19,11 +19,11 @@ import numpy as np
 from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
 from incrax.derivatives.cuts import unmarked, without_marks
-from incrax.derivatives.flat import Ends, element_names, ends
+from incrax.derivatives.flat import Ends, ends
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import Selection, as_parameters, select
 from incrax.derivatives.transforms import plain
-from incrax.engine.inputs.paths import completed, is_within
+from incrax.engine.inputs.paths import completed, element_names, is_within
 from incrax.errors import PositionError
 
 
