@@ -256,6 +256,10 @@ def nothing_saved(method: str) -> NotCalledError:
     )
 
 
+MAX_SHOWN = 200
+"""Characters of a value in a message."""
+
+
 def many_functions(paths: str, max_signatures: int) -> str:
     """A warning: functions among the arguments are compared by identity, and there were many."""
     return (
@@ -267,9 +271,11 @@ def many_functions(paths: str, max_signatures: int) -> str:
 
 
 def wrong_option(option: str, value: Any, expected: str) -> TypeError:
-    """An option of a wrong type."""
+    """An option of a wrong type; of long data the begin is shown."""
+    text = repr(value)
+    shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
     return TypeError(
-        f"`{option}` got {value!r} of type {type(value).__name__}; it must be {expected}."
+        f"`{option}` got {shown} of type {type(value).__name__}; it must be {expected}."
     )
 
 

@@ -120,6 +120,18 @@ def test_a_function_where_a_bound_model_is_needed(name):
     assert str(caught.value).startswith(f"`{name}` got <function square")
 
 
+def test_a_data_set_that_is_no_mapping():
+    model = incrax.bind(
+        lambda a, x: jnp.sum((x - a) ** 2), a=1.0, x=np.zeros(900), roles={"x": "data"}
+    )
+    with pytest.raises(TypeError) as caught:
+        fit.toys(model, [np.zeros(900)])
+    text = str(caught.value)
+    assert text.startswith("`toys(data_sets)` got array([0., 0.,")
+    assert text.endswith('... of type ndarray; it must be a mapping, `{"x": x}`, for each fit.')
+    assert len(text) < 300
+
+
 @pytest.mark.parametrize("scan", [fit.profile, fit.impacts])
 def test_a_function_where_a_fit_is_needed(scan):
     with pytest.raises(TypeError, match="it must be a fit, a bound model, or a tuple of what"):

@@ -81,7 +81,9 @@ def test_bounds_for_a_method_that_has_none(method):
     )
 
 
-BY_POSITION = "Arguments of the function go by position, and `wrt` says which of them are free."
+BY_POSITION = (
+    "Arguments of the function go by position; `wrt` says which of them are free, `bounds` how far."
+)
 
 
 def test_options_that_a_method_does_not_have():

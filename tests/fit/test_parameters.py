@@ -82,6 +82,27 @@ def test_scans_and_intervals_take_the_ends_of_names():
         fit.profile(found, "w")
 
 
+def test_elements_of_a_matrix_are_named_with_or_without_a_space():
+    found = fit.minimize(
+        lambda m: jnp.sum((m - jnp.arange(4.0).reshape(2, 2)) ** 2), np.ones((2, 2))
+    )
+    for name in ("m[1, 0]", "m[1,0]"):
+        np.testing.assert_allclose(found[name], 2.0, rtol=1e-6)
+    with pytest.raises(fit.MinimumError, match=r"m\[1,2\]"):
+        found["m[1,2]"]
+
+
+def test_a_contour_says_in_which_unit_its_level_was_given():
+    found = fit.minimize(loss, START)
+    levels = {
+        0.68: "the confidence level 0.68",
+        1: "1 sigma",
+        2: "2 sigma",
+    }
+    for cl, level in levels.items():
+        assert f" at {level}:" in str(fit.contour(found, "s", "w[0]", cl=cl, num_points=5))
+
+
 def test_confidence_levels_are_those_of_two_elements():
     """chi2 of two degrees of freedom: 68 % at 2.279, one standard deviation at 2.296."""
     found = fit.minimize(loss, START)

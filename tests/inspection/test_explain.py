@@ -185,6 +185,15 @@ def test_elements_of_a_small_vector_are_named():
     assert set(f.explain().as_dict()["changed"]) == {"t[1]"}
 
 
+def test_elements_of_a_small_matrix_have_the_names_that_fits_give_them():
+    square = lambda m: jnp.sum((m - 1.0) ** 2)
+    f = called((np.ones((2, 3)),), (np.ones((2, 3)) + np.eye(2, 3)[1],), fun=lambda m: square(m))
+    changed = list(f.explain().as_dict()["changed"])
+    assert changed == ["m[0, 1]", "m[1, 1]"]
+    assert set(changed) < set(incrax.bind(square, m=np.ones((2, 3))).names)
+    f.warm_up(np.ones((2, 3)), changing=["m[0,1]"])
+
+
 def test_values_that_were_missing_are_listed_as_filled():
     f = incrax.incremental(model, memory=0, tuning=MINIMAL)
     f(PARAMS, X)

@@ -1,4 +1,4 @@
-"""Trees as vectors: arrays laid end to end, names of their elements, and which of these may move.
+"""Trees as vectors: arrays laid end to end, and which of their elements may move.
 
 In: arrays. Out: a vector. It must not know functions.
 """
@@ -47,16 +47,6 @@ def ends(shapes: Shapes) -> Ends:
     """Arrays of these shapes, end to end."""
     sizes = [math.prod(shape) for shape in shapes]
     return Ends(tuple(map(tuple, shapes)), (0, *np.cumsum(sizes).tolist()) if sizes else (0,))
-
-
-def element_names(paths: Sequence[str], shapes: Shapes) -> tuple[str, ...]:
-    """A name for each element of arrays: `params['mu']`, `x[0, 1]`."""
-    indices = [
-        (path, index)
-        for path, shape in zip(paths, shapes, strict=True)
-        for index in np.ndindex(shape)
-    ]
-    return tuple(f"{path}{list(index)}" if index else path for path, index in indices)
 
 
 class FreeElements(NamedTuple):

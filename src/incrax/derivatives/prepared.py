@@ -25,7 +25,7 @@ from incrax._names import name_of
 from incrax._stats import Stats
 from incrax._tuning import Tuning
 from incrax.derivatives.cuts import Mark, without_marks
-from incrax.derivatives.flat import FreeElements, element_names, ends
+from incrax.derivatives.flat import FreeElements, ends
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import (
@@ -39,6 +39,7 @@ from incrax.derivatives.transforms import (
     value_and_grad,
 )
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
+from incrax.engine.inputs.paths import element_names
 from incrax.engine.inputs.row_updates import MIN_FOLLOWED, Followed
 from incrax.engine.inputs.signature import (
     Args,

@@ -365,7 +365,7 @@ def unknown_options(method: str, options: Sequence[str], known: Sequence[str]) -
         rest = f"Those of {method!r} are {listed(known)}."
     return MethodError(
         f"`minimize(method={method!r})` got the options {listed(options)}. Nothing was evaluated. {rest} "
-        "Arguments of the function go by position, and `wrt` says which of them are free."
+        "Arguments of the function go by position; `wrt` says which of them are free, `bounds` how far."
     )
 
 

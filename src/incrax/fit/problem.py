@@ -29,12 +29,12 @@ from incrax._messages import (
 from incrax._table import many
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import is_mark, unmarked
-from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
+from incrax.derivatives.flat import Ends, FreeElements, ends
 from incrax.derivatives.selection import Mirror, as_parameters, select, type_name
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.frames import Frame, Hole, framed
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.inputs.paths import completed
+from incrax.engine.inputs.paths import completed, element_names
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import BindError, BoundsError, ParameterTypeError
 from incrax.models.bounds import Box, bounds_from

@@ -98,6 +98,12 @@ class Scan(Printable):
         return bool(self._num_failed or self._gain)
 
     @property
+    def _at(self) -> str:
+        """Where a contour runs, as it was asked for."""
+        cl = self.cl or 0.0
+        return f"the confidence level {cl:g}" if cl < 1 else f"{cl:g} sigma"
+
+    @property
     def _num_failed(self) -> int:
         return int(np.sum(~self.is_converged.astype(bool)))
 
@@ -115,7 +121,7 @@ class Scan(Printable):
         kind = f"scan of {names}: {' x '.join(map(str, self.values.shape))} points"
         if self.cl is not None:
             found = many(len(self.points), "point")
-            kind = f"contour of {names} at the confidence level {self.cl:g}: {found}"
+            kind = f"contour of {names} at {self._at}: {found}"
         failed = f"; {self._num_failed} minima not found" if self._num_failed else ""
         better = f"; a minimum lower by {self._gain:.3g} was found" if self._gain else ""
         return f"{kind}{failed}{better}; {self.counts.text(self.work)}"
@@ -156,7 +162,7 @@ class Scan(Printable):
         highest = 1.2 * np.nanmax(self.rise, initial=self.errordef)
         levels = [level * self.errordef for level in LEVELS if level * self.errordef < highest]
         if self.cl is not None:
-            axes.set_title(f"confidence level {self.cl:g}")
+            axes.set_title(self._at)
             axes.plot(*self.points.T, color="C0")
         elif len(self.axes) == 1:
             order = np.argsort(self.grid)

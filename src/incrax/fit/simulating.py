@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from incrax import Bound
+from incrax._messages import wrong_option
 from incrax._progress import Meter
 from incrax._table import Printable, Table
 from incrax.errors import BindError
@@ -133,7 +134,8 @@ def toys(
         Values and errors of shape (data sets, free elements), pulls, a table and a plot; see `Toys`.
 
     Raises:
-        UnknownInputError: a data set names nothing.
+        TypeError: a data set is no mapping.
+        UnknownInputError: one names nothing.
         InputValueError: a value does not fit its input.
         BindError: nothing is trainable, or there is no data set.
 
@@ -157,6 +159,8 @@ def toys(
     total = len(data_sets) if isinstance(data_sets, Sized) else 0
     with Meter("fitting data sets", total, is_shown=progress) as meter:
         for data in data_sets:
+            if not isinstance(data, Mapping):
+                raise wrong_option("toys(data_sets)", data, 'a mapping, `{"x": x}`, for each fit')
             with model.restored():
                 model.set(data)
                 found = minimize(model, progress=False, **options)

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 
 from incrax._messages import wrong_option
-from incrax.derivatives.flat import FreeElements, element_names, ends
+from incrax.derivatives.flat import FreeElements, ends
 from incrax.derivatives.selection import Mirror, parts_of, type_name
 from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
-from incrax.engine.inputs.paths import is_within
+from incrax.engine.inputs.paths import element_names, is_within
 from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
 from incrax.models.bounds import Box, check_fitted, checked_pairs, narrowed

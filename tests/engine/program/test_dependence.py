@@ -40,8 +40,9 @@ def output_leaves(fun, *args):
 
 
 def test_each_element_of_a_small_leaf_has_a_bit_and_each_other_leaf_one():
-    layout = make_layout(avals((), (3,), (2, 2), (65,), (1,), (0, 3)), 64)
-    assert layout == Layout(offsets=(1, 2, 5, 9, 10, 11), widths=(1, 3, 4, 1, 1, 1))
+    shapes = ((), (3,), (2, 2), (65,), (1,), (0, 3))
+    layout = make_layout(avals(*shapes), 64)
+    assert layout == Layout((1, 2, 5, 9, 10, 11), (1, 3, 4, 1, 1, 1), shapes)
     assert layout.full == (1 << 12) - 2
     assert not layout.full & ALWAYS
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from incrax._messages import ambiguous_input, unknown_input
 from incrax.engine.program.dependence import Layout
 
@@ -18,10 +20,22 @@ def named_masks(paths: Sequence[str], layout: Layout) -> dict[str, int]:
         ends = [at for at, character in enumerate(path) if at and character in "[."]
         for name in [*(path[:end] for end in ends), path]:
             found[name] = found.get(name, 0) | layout.leaf_mask(index)
-    for path, width, offset in zip(paths, layout.widths, layout.offsets, strict=False):
-        for number in range(width if width > 1 else 0):
-            found.setdefault(f"{path}[{number}]", 1 << (offset + number))
+    for path, shape, width, offset in zip(
+        paths, layout.shapes, layout.widths, layout.offsets, strict=False
+    ):
+        for number, name in enumerate(element_names([path], [shape]) if width > 1 else ()):
+            found.setdefault(name, 1 << (offset + number))
     return found
+
+
+def element_names(paths: Iterable[str], shapes: Iterable[tuple[int, ...]]) -> tuple[str, ...]:
+    """A name for each element of arrays: `params['mu']`, `x[0, 1]`."""
+    indices = [
+        (path, index)
+        for path, shape in zip(paths, shapes, strict=True)
+        for index in np.ndindex(shape)
+    ]
+    return tuple(f"{path}{list(index)}" if index else path for path, index in indices)
 
 
 def paths_mask(paths: Sequence[str], layout: Layout, names: Iterable[str]) -> int:
@@ -63,14 +77,20 @@ def mask_paths(paths: Sequence[str], layout: Layout, mask: int) -> list[str]:
     """The names of the inputs, and of the elements of small arrays, that bits stand for."""
     found = []
     for index, elements in layout.leaves_of(mask):
-        found += [paths[index]] if elements is None else [f"{paths[index]}[{k}]" for k in elements]
+        path = paths[index]
+        if elements is None:
+            found.append(path)
+        else:
+            names = element_names([path], [layout.shapes[index]])
+            found += [names[k] for k in elements]
     return found
 
 
 def completed(paths: Sequence[str], name: str) -> list[str]:
     """The paths, and the parts of paths, that a name stands for: itself, or those that end with it
-    (`w[0]` for `p['w'][0]`).
+    (`w[0]` for `p['w'][0]`, `w[0,1]` for `p['w'][0, 1]`).
     """
+    name = _COMMA.sub(", ", name)
     if any(is_within(path, name) for path in paths):
         return [name]
     end = "." + _dotted(name)
@@ -79,6 +99,7 @@ def completed(paths: Sequence[str], name: str) -> list[str]:
 
 
 _END = re.compile(r"(?<=.)(?=[\[.]|$)")
+_COMMA = re.compile(r",(?=[-\d,]*\])")
 _KEY = re.compile(r"""\[(['"])(.+?)\1\]""")
 
 

@@ -39,10 +39,13 @@ ALWAYS = 1
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each input leaf's bits are: leaf `i` has `widths[i]` bits from bit `offsets[i]`."""
+    """Where each input leaf's bits are: leaf `i`, of shape `shapes[i]`, has `widths[i]` bits from bit
+    `offsets[i]`.
+    """
 
     offsets: tuple[int, ...]
     widths: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
 
     @property
     def full(self) -> int:
@@ -84,7 +87,8 @@ def make_layout(avals: Sequence[object], max_elements: int) -> Layout:
         return size if size <= max_elements and not is_key else 1
 
     widths = tuple(max(width(aval), 1) for aval in avals)
-    return Layout(tuple(accumulate(widths[:-1], initial=1)) if widths else (), widths)
+    offsets = tuple(accumulate(widths[:-1], initial=1)) if widths else ()
+    return Layout(offsets, widths, tuple(getattr(aval, "shape", ()) for aval in avals))
 
 
 @dataclass(frozen=True)
