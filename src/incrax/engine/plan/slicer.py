@@ -234,7 +234,8 @@ class Slicer(RowEnvironment):
             NotByRowsError: they are not made so, or to keep all costs less.
         """
         aligned = aligned_back(eqn, axis)
-        if eqn.primitive.name == "gather" and self.rows(eqn.invars[0]) is not None:
+        is_batch = aligned is not None and aligned.operands[0] is not None
+        if eqn.primitive.name == "gather" and self.rows(eqn.invars[0]) and not is_batch:
             return looked_up_at(self, eqn, axis, of)
         if aligned is not None:
             made = self.on_rows(eqn, aligned, of)
