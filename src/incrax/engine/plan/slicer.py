@@ -125,7 +125,8 @@ class Slicer(RowEnvironment):
     def _made(self, eqn: Equation) -> Made:
         """Make what an equation writes; what became of it."""
         read = self._extents(eqn.invars)
-        why_all = self._step(eqn)
+        with _jax.at_source_of(eqn):
+            why_all = self._step(eqn)
         made = self._extents(eqn.outvars)
         atoms = (*eqn.invars, *eqn.outvars)
         factors = [term.rows for atom in atoms for term in self.put_off_as(atom) if term.rows]
