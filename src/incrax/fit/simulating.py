@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from incrax import Bound
+from incrax._messages import wrong_option
 from incrax._progress import Meter
 from incrax._table import Printable, Table
 from incrax.errors import BindError
@@ -150,6 +151,10 @@ def toys(
         ((20, 1), True)
     """
     check_model("toys(model)", model)
+    if not isinstance(data_sets, Iterable) or isinstance(data_sets, (Mapping, str)):
+        raise wrong_option(
+            "toys(model, data_sets)", data_sets, "a list of mappings, or an iterator"
+        )
     model.trained("toys")
     names = model.names
     start = model.flat().x0
