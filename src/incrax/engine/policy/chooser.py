@@ -317,8 +317,8 @@ class Chooser:
         if not is_weighed or not (is_measured or ledger.calls):
             return
         whole_s = self.whole_s
-        is_open = entry.program is None and not entry.is_decided
-        may_gain = is_open and self.credit.may_gain(entry, whole_s)
+        has_none = entry.program is None and not entry.is_decided
+        may_gain = has_none and self.credit.may_gain(entry, whole_s)
         may_learn = self.clock.behind.num_waiting > 0 or may_gain
         spent_s = program_s + overhead_s
         bypasses = ledger.note_call(
@@ -326,8 +326,8 @@ class Chooser:
         )
         # Of a job that is said to be long, one slow look puts nothing off.
         is_awaited = self.credit.expected_calls > 0 and entry.count < self.hot_after
-        is_looked_at = not is_measured or is_new or is_awaited
-        if bypasses and (is_looked_at or self._hoped_s() > ledger.look_s):
+        is_open = not is_measured or is_new or is_awaited
+        if bypasses and (is_open or self._hoped_s() > ledger.look_s):
             ledger.grant(0)
         elif bypasses:
             self._begin_bypass(candidate)
