@@ -1250,3 +1250,65 @@ def test_a_compiled_function_of_what_is_no_function():
         bijectors.jit,
         None,
     )
+
+
+BOUND = incrax.bind(lambda mu, x: jnp.sum((x - mu) ** 2), mu=0.0, x=np.ones(2), roles={"x": "data"})
+NAMELY = "it must be"
+WRONG = {
+    "shape of rows": (
+        lambda: incrax.RowSparse(np.array([0]), np.ones((1, 2)), 3),
+        f"`RowSparse(shape=...)` got 3 of type int; {NAMELY} a tuple of integers.",
+    ),
+    "shape with parts": (
+        lambda: incrax.RowSparse(np.array([0]), np.ones((1, 2)), (3.5, 2)),
+        f"`RowSparse(shape=...)` got (3.5, 2) of type tuple; {NAMELY} a tuple of integers.",
+    ),
+    "rules of text": (
+        lambda: incrax.cost(jnp.sin, 1.0, rules="text"),
+        f"`cost(rules=...)` got 'text' of type str; {NAMELY} a mapping of primitives to functions.",
+    ),
+    "rules of numbers": (
+        lambda: incrax.cost(jnp.sin, 1.0, rules={"sin": 1}),
+        "`cost(rules=...)` got {'sin': 1} of type dict; "
+        f"{NAMELY} a mapping of primitives to functions.",
+    ),
+    "constraints": (
+        lambda: fit.simultaneous({"a": BOUND}, constraints=3),
+        f"`simultaneous(constraints=...)` got 3 of type int; {NAMELY} a list of `Constraint`s.",
+    ),
+    "data sets": (
+        lambda: fit.toys(BOUND, 3),
+        f"`toys(model, data_sets)` got 3 of type int; {NAMELY} a list of mappings, or an iterator.",
+    ),
+    "path": (
+        lambda: BOUND.path(None),
+        f"`name` got None of type NoneType; {NAMELY} a name of one input, part, leaf or element.",
+    ),
+    "rows that count, to mask": (
+        lambda: incrax.Padded(jnp.ones(4), "text").mask,
+        f"`Padded(values, length)` got 'text' of type str; {NAMELY} an integer.",
+    ),
+    "rows that count, to cut": (
+        lambda: incrax.Padded(jnp.ones(4), 2.5).exact(),
+        f"`Padded(values, length)` got 2.5 of type float; {NAMELY} an integer.",
+    ),
+    "constants by number": (
+        lambda: incrax.guarded(jnp.sin, constant=1),
+        f"`guarded(constant=...)` got 1 of type int; {NAMELY} a name, or several.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_argument_of_a_wrong_type_is_named(name):
+    call, text = WRONG[name]
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value) == text
+
+
+def test_what_is_said_to_be_constant_and_is_not_captured():
+    offset = jnp.ones(2)
+    f = incrax.guarded(lambda x: x + offset if x[0] > 0 else x, constant=("offest",))
+    with pytest.raises(ValueError, match="got `offest`, which .* capture; it captures `offset`"):
+        f(jnp.ones(2))

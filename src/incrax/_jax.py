@@ -11,8 +11,10 @@ import functools
 import itertools
 import math
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
@@ -205,6 +207,12 @@ def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
     for eqn in eqns:
         values = [atom.val if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
         env.update(zip(eqn.outvars, apply(eqn, values), strict=True))
+
+
+def at_source_of(eqn: Equation) -> Any:
+    """A context in which what is traced comes of the line of the user's code that an equation does."""
+    name_stack = _source_info.current_name_stack()
+    return _source_info.user_context(eqn.source_info.traceback, name_stack=name_stack)
 
 
 def apply(eqn: Equation, values: Values) -> Values:
@@ -886,14 +894,29 @@ def _is_around(tracer: Tracer, trace: Any) -> bool:
     return trace is not None
 
 
+_OURS = f"{Path(__file__).parent}{os.sep}"
+_DEMO = f"{_OURS}demo{os.sep}"
+
+
+def _user_frame(traceback: Any) -> Any | None:
+    """The innermost frame that is not JAX's or incrax's, whose demonstration is a user of it; None if
+    there is none, as in threads of ours.
+    """
+    for frame in _source_info.user_frames(traceback):
+        if frame.file_name.startswith(_DEMO) or not frame.file_name.startswith(_OURS):
+            return frame
+    return None
+
+
 def source_line(eqn: Equation) -> str:
-    """`file:line (function)` of the user code that made the equation."""
-    return _source_info.summarize(eqn.source_info)
+    """`file:line (function)` of the user code that made the equation; empty if none did."""
+    frame = _user_frame(eqn.source_info.traceback)
+    return "" if frame is None else _source_info._summarize_frame(frame)
 
 
 def has_user_frame(traceback: Any) -> bool:
     """Whether an equation that was made there comes of a line of the user's."""
-    return _source_info.user_frame(traceback) is not None
+    return _user_frame(traceback) is not None
 
 
 def is_mutable_array(x: Any) -> bool:

@@ -45,7 +45,8 @@ class Served(NamedTuple):
     seconds: dict[str, float] = {}  # noqa: RUF012  of the candidates
     uses: int = 0  # of this set of inputs
     statistics: Sequence[str] = ()  # a line for each sum that came from them, or why none can
-    num_ran: int = 0  # equations of the function that ran,
+    num_ran: int = 0  # equations that ran, each as often as it did,
+    num_derived: int = 0  # those of them that are not the function's,
     rows: str = ""  # on which rows, if not on all,
     left_out: Cost = ZERO  # and what of their work was not done for other rows
     made: Sequence[Made] = ()  # where rows ran: what became of each equation of the function
@@ -69,6 +70,8 @@ def served_by(engine: Engine, record: CallRecord) -> Served:
         ran += engine.facts.eqns if plan is None else plan.eqns
     how = "measured" if entry is not None and entry.is_final else "expected"
     seconds = {} if entry is None else entry.seconds
+    rows = _blocks(in_blocks) if sliced is None else _rows(engine.paths, sliced)
+    own = set(map(id, engine.facts.eqns))
     return Served(
         by=record.candidate,
         why=_why(record),
@@ -80,7 +83,8 @@ def served_by(engine: Engine, record: CallRecord) -> Served:
         uses=0 if entry is None else entry.count,
         statistics=_statistics(engine, plan),
         num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
-        rows=_blocks(in_blocks) if sliced is None else _rows(engine.paths, sliced),
+        num_derived=0 if rows else sum(id(eqn) not in own for eqn in ran),
+        rows=rows,
         left_out=sum(map(_left_out, in_blocks), ZERO),
         made=() if sliced is None else sliced.made,
     )
@@ -224,7 +228,9 @@ class Explanation(Printable):
         chunks: of `Rows`, how many were run, reused and joined; all else is then about one of them.
         worth: whether saving has been worth it so far; of `Rows` nobody knows.
         is_verbose: whether all of it is printed, or what matters most.
-        num_ran, rows: how many equations of the function ran, and on which rows, if not on all.
+        num_ran, num_derived, rows: how many equations ran, those that fill values among them; how
+            many of these are in no line of the function, as of a sum that was divided; and on which
+            rows they ran, if not on all.
         by_rows: of each equation that a change of rows reaches, on which rows it ran.
         num_signatures: of the function; all else is about one of them.
         unlike: what its arguments have otherwise than those of the most similar other one.
@@ -248,6 +254,7 @@ class Explanation(Printable):
     worth: str = ""
     is_verbose: bool = False
     num_ran: int = 0
+    num_derived: int = 0
     rows: str = ""
     by_rows: tuple[ByRows, ...] = ()
     num_signatures: int = 1
@@ -260,11 +267,11 @@ class Explanation(Printable):
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
-        same = ("is_dry_run", "served_by", "why", "num_ran", "rows", "num_equations", "worth")
+        same = ("is_dry_run", "served_by", "why", "num_ran", "num_derived", "rows", "num_equations")
         pairs = ("changed", "kept", "chunks")
         lists = ("loaded", "filled", "constants", "ran", "by_rows")
         return {
-            **{name: getattr(self, name) for name in (*same, "num_signatures", "unlike")},
+            **{name: getattr(self, name) for name in (*same, "worth", "num_signatures", "unlike")},
             **{name: dict(getattr(self, name)) for name in pairs},
             **{name: [row._asdict() for row in getattr(self, name)] for name in lists},
             "loaded_bytes": sum(each.bytes for each in self.loaded),
@@ -294,6 +301,15 @@ class Explanation(Printable):
     def _served(self) -> str:
         return f"{self.served_by}: {self.why}"
 
+    @property
+    def _num_ran(self) -> str:
+        """Of how many, where all of them are the function's, each once."""
+        if not self.filled and not self.num_derived:
+            return f"{self.num_ran} of {self.num_equations}"
+        fills = ", fills included" if self.filled else ""
+        derived = f", {self.num_derived} of them derived" if self.num_derived else ""
+        return f"{self.num_ran}{fills}{derived}; the function has {self.num_equations}"
+
     def tables(self) -> list[Table]:
         """The report for people."""
         verb = "would run" if self.is_dry_run else "ran"
@@ -301,7 +317,7 @@ class Explanation(Printable):
         in_all = avoided.flops + self.cost_ran.flops
         summary = [
             ("served by", self._served),
-            (f"equations {verb}", f"{self.num_ran} of {self.num_equations}"),
+            (f"equations {verb}", self._num_ran),
             (f"rows {verb}", self.rows),
             ("saved values loaded", _in_all(self.loaded)),
             ("saved values filled", _in_all(self.filled) if self.filled else ""),
@@ -373,6 +389,7 @@ def explained(engine: Engine, record: CallRecord | None, *, is_dry_run: bool) ->
         cost_avoided=served.left_out + avoided,
         times=served.seconds,
         num_ran=served.num_ran,
+        num_derived=served.num_derived,
         rows=served.rows,
         by_rows=tuple(ByRows(*_placed(each.eqn), rows_made(each)) for each in served.made),
         worth=chooser.verdict.sentence if chooser.is_timed else "",

@@ -116,7 +116,7 @@ def test_options_that_a_method_of_scipy_does_not_have(method):
 @pytest.mark.parametrize("method", ["migrad", "Nelder-Mead", "BFGS", optax.sgd(0.1)])
 def test_a_function_that_returns_no_number(fun, seen, method):
     assert text_of(fit.MethodError, fit.minimize, fun, START, method=method) == (
-        f"`minimize` needs a function that returns one real number, and got {seen} from it. "
+        f"A minimum needs a function that returns one real number, and got {seen} from it. "
         "Nothing was minimised. Sum "
         "it up, or pass residuals to `levenberg_marquardt`."
     )

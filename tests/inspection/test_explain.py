@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL, check, ran_by
+from helpers import EAGER, MINIMAL, check, ran_by
 from inspection.cases import PARAMS, X, model
+from slice_cases import IDS, NUM, serve_by_rows
 
 import incrax
 
@@ -20,6 +23,7 @@ KEYS = {
     "by_rows",
     "rows",
     "num_ran",
+    "num_derived",
     "num_equations",
     "loaded",
     "loaded_bytes",
@@ -318,6 +322,36 @@ def test_the_text_says_what_changed_what_ran_and_what_was_loaded():
     ):
         assert part in text
     assert "params['a']" not in text
+
+
+def equations_shown(report):
+    return dict(report.tables()[0].rows)["equations ran"]
+
+
+def test_equations_are_of_the_functions_only_where_each_is_one():
+    """Else some of them ran twice, or are another form of others: "102 of 78"."""
+    report = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X)).explain()
+    num = report.num_equations
+    assert equations_shown(report) == f"2 of {num}"
+    derived = replace(report, num_ran=102, num_derived=30)
+    assert equations_shown(derived) == f"102, 30 of them derived; the function has {num}"
+    filled = replace(derived, filled=report.loaded, num_derived=0)
+    assert equations_shown(filled) == f"102, fills included; the function has {num}"
+
+
+def test_no_line_of_the_package_stands_for_one_of_the_users(monkeypatch):
+    serve_by_rows(monkeypatch)
+    f = incrax.incremental(lambda theta: jnp.sum(jnp.tanh(theta[IDS])), tuning=EAGER)
+    for row in range(6):
+        f(np.eye(NUM)[row])
+    report = f.explain().as_dict()
+    assert report["served_by"] == "slices"
+    sources = {each["source"].partition(":")[0] for each in report["ran"]}
+    assert sources <= {"", __file__}
+    # What is made of an equation has its line; rows of arguments are taken before any.
+    of_table = [each["source"] for each in report["ran"] if each["primitive"] == "reshape"]
+    assert of_table
+    assert all("lambda" in source for source in of_table)
 
 
 def test_the_text_of_a_dry_run_says_would():

@@ -70,7 +70,7 @@ def print_times(console: Console, mode: Mode, sampled: Sampled, whole: WholeStep
     """Seconds of both ways; what was not run to its end says so."""
     console.print(f"fit by jax.jit, all parameters at once: {mode.seconds:.1f} s")
     console.print(
-        f"chain by incrax: {sampled.seconds:.1f} s with its compilation, a sweep "
+        f"chain by incrax: {sampled.seconds:.1f} s with its compilation; so a sweep "
         f"{sampled.sweep_s:.3f} s, a step {1e6 * sampled.sweep_s / sampled.num_steps:.0f} us"
     )
     if whole is None:
@@ -142,7 +142,7 @@ def _draw_traces(axis: Any, sampled: Sampled) -> None:
 
 
 def _draw_times(axis: Any, sampled: Sampled, whole: WholeSteps | None) -> None:
-    seconds = {"incrax, measured": sampled.sweep_s}
+    seconds = {"incrax, with its\ncompilation": sampled.sweep_s}
     if whole is not None:
         seconds[f"jax.jit, from\n{whole.num_steps:,} steps"] = whole.step_s * sampled.num_steps
     drawn = axis.barh([*seconds], [*seconds.values()], color=["C0", "C3"][: len(seconds)])

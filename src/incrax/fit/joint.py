@@ -201,6 +201,8 @@ def simultaneous(
         )
     for model in models.values():
         check_model("simultaneous(models)", model)
+    if isinstance(constraints, Constraint) or not isinstance(constraints, Iterable):
+        raise wrong_option("simultaneous(constraints=...)", constraints, "a list of `Constraint`s")
     words = {name: _word(name) for name in names_in("simultaneous(shared=...)", shared)}
     parts = [_part(name, model, words) for name, model in models.items()]
     owners = _owners(parts)

@@ -152,6 +152,10 @@ def toys(
         ((20, 1), True)
     """
     check_model("toys(model)", model)
+    if not isinstance(data_sets, Iterable) or isinstance(data_sets, (Mapping, str)):
+        raise wrong_option(
+            "toys(model, data_sets)", data_sets, "a list of mappings, or an iterator"
+        )
     model.trained("toys")
     names = model.names
     start = model.flat().x0

@@ -160,7 +160,7 @@ def _wrong_result(task: Task) -> MethodError | None:
         return None
     seen = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found)
     return MethodError(
-        f"`minimize` needs a function that returns one real number, and got {seen} from it. "
+        f"A minimum needs a function that returns one real number, and got {seen} from it. "
         "Nothing was minimised. Sum it up, or pass residuals to `levenberg_marquardt`."
     )
 

@@ -25,6 +25,7 @@ from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._jax import Equation
 from incrax._locations import NO_VALUE, place_of_error
+from incrax._messages import wrong_option
 from incrax._names import names_in
 from incrax._program import Program, Values, trace, trace_with_tree
 from incrax._table import Cell, Printable, Table, number_text
@@ -129,6 +130,9 @@ def cost(
         _check_word("passes", each, PASSES)
     _check_word("trips", trips, ("measured", None))
     _check_word("branches", branches, ("max", "taken"))
+    rules = {} if rules is None else rules
+    if not isinstance(rules, Mapping) or not all(map(callable, rules.values())):
+        raise wrong_option("cost(rules=...)", rules, "a mapping of primitives to functions")
     args, kwargs = as_plain((args, kwargs))
     call = call_of(fun, args, kwargs, has_aux=has_aux)
     value, results = forward(call)
@@ -137,7 +141,7 @@ def cost(
     if branches == "taken":
         _check_run("branches='taken'", call, value)
     changed = None if changing is None else names_in("cost(changing=...)", changing)
-    counting = _Counting(call, changed, trips, branches, rules or {})
+    counting = _Counting(call, changed, trips, branches, rules)
     rows = {"forward": counting.rows(value)}
     notes = []
     if "backward" in passes:

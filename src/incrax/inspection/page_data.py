@@ -278,7 +278,7 @@ class _Data:
             "seconds": served.seconds,
             "count": served.uses,
             "num_ran": served.num_ran,
-            "num_derived": 0 if served.rows else len(others),
+            "num_derived": served.num_derived,
             "rows": served.rows,
             "by_rows": ranges(number for number, each in made.items() if not each.why_all),
             "rows_made": {number: rows_made(each) for number, each in made.items()},

@@ -162,6 +162,7 @@ class Inputs:
         Raises:
             UnknownInputError: there is none, or more than one.
         """
+        _check_name(name)
         return name if name in parts_of(self.trees, name) else self.names.path(name)
 
     def value(self, name: str) -> Any:
@@ -371,8 +372,7 @@ class Inputs:
         Raises:
             UnknownInputError: it stands for nothing, or for several things.
         """
-        if not isinstance(name, str):
-            raise wrong_option("name", name, "a name of one input, part, leaf or element")
+        _check_name(name)
         array, index = without_index(name)
         try:
             return self.path(name), None
@@ -485,3 +485,8 @@ def _other_structure(path: str, seen: str, expected: str) -> InputValueError:
         'it was. Pass the same structure, or bind a new model; only inputs with the role "data" '
         "may change theirs."
     )
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise wrong_option("name", name, "a name of one input, part, leaf or element")

@@ -71,6 +71,18 @@ def neighbours(p):
     return jnp.sum(jax.nn.log_sigmoid(ahead)) - steps - jnp.max(theta - jnp.roll(theta, 1))
 
 
+def elements(p):
+    """Look-ups of which an index names more, or less, than one row."""
+    table = jnp.tanh(p["theta"][:, None] * jnp.array([1.0, p["scale"], -0.5]))
+    pairs = p["theta"][IDS.reshape(100, 2)]
+    mean = table[IDS, OTHERS % 3] + p["other"][OTHERS[:, None]][:, 0]
+    return -jnp.sum(jnp.log1p((FLAT - mean) ** 2)) - jnp.sum(jnp.cos(jnp.prod(pairs, axis=1)))
+
+
+def elements_gradient(p):
+    return jax.value_and_grad(elements)(p)
+
+
 def levels_of(num_leaves, rng):
     """A random binary tree: of each level, from the root down, the two children of those of its
     nodes that have any, which are the first.
@@ -127,6 +139,8 @@ FUNCTIONS = [
     gradient,
     crossed_gradient,
     neighbours,
+    elements,
+    elements_gradient,
     tree,
 ]
 

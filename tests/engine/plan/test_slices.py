@@ -635,3 +635,54 @@ def test_a_look_up_of_most_rows_is_not_divided():
     facts = Sliced("look-up", 1).facts
     plan = slice_plan(facts, RowKind((0,), 4), value_at(facts, CASES["look-up"].args))
     assert not plan.sliced.tables
+
+
+TALL = np.random.default_rng(7).normal(size=(200, 7))
+MANY_IDS = np.random.default_rng(8).integers(len(TALL), size=(300, 3))
+MANY_IDS[0] = 4, 4, 9  # twice in one row of the result
+ONE_IDS = MANY_IDS[:, :1]
+COLUMNS = MANY_IDS % 7
+BESIDE = np.cos(np.arange(300.0))
+FORMS = {
+    "elements": lambda x: x[ONE_IDS[:, 0], COLUMNS[:, 0]],
+    "a column": lambda x: x[ONE_IDS[:, 0], 2],
+    "one by one": lambda x: x[ONE_IDS, 0][:, 0],
+    "several": lambda x: x[MANY_IDS].sum((1, 2)),
+    "several elements": lambda x: x[MANY_IDS, COLUMNS].sum(1),
+    "rows and columns": lambda x: x[ONE_IDS, np.array([0, 2])].sum(1),
+    "along rows": lambda x: jnp.take_along_axis(x[:, :3], MANY_IDS, 0).sum(1),
+    "mapped": lambda x: jax.vmap(lambda i, j: x[i, j])(ONE_IDS[:, 0], COLUMNS[:, 1]),
+    "windows": lambda x: jax.vmap(lambda i: jax.lax.dynamic_slice(x, (i, 1), (1, 3)))(
+        ONE_IDS[:, 0]
+    ).sum((1, 2)),
+    "filled": lambda x: x.at[MANY_IDS + 1, COLUMNS].get(mode="fill", fill_value=0.3).sum(1),
+    "filled columns": lambda x: x.at[MANY_IDS, COLUMNS + 1].get(mode="fill", fill_value=0.3).sum(1),
+    "clipped": lambda x: x.at[MANY_IDS + 1, COLUMNS + 1].get(mode="clip").sum(1),
+    "of three axes": lambda x: x[:, None, :][ONE_IDS[:, 0], 0, COLUMNS[:, 0]],
+    "transposed": lambda x: x.T[2, ONE_IDS[:, 0]],
+}
+"""Look-ups of which an index names more, or less, than one row."""
+
+
+def of_form(form):
+    return jax.value_and_grad(lambda x, y: jnp.sum(jnp.tanh(FORMS[form](x) * y)), (0, 1))
+
+
+@pytest.mark.parametrize("capacity", [1, 4])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_look_up_of_any_form_runs_by_rows(form, capacity, monkeypatch):
+    """But for the sum: no other equation runs as a whole, also of the gradient."""
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    sliced = Sliced((of_form(form), (TALL, BESIDE)), capacity)
+    assert [each.eqn for each in sliced.plan.sliced.made if each.why_all] == []
+    for rows in ([4], [0, 9], [199, 1, 2, 3]):
+        assert sliced.change(np.array(rows[:capacity]), 0.4 - 0.1 * len(rows))
+        sliced.check(terms=8.0)
+
+
+def test_a_look_up_of_too_many_rows_is_not_taken_to_steps():
+    """Each of which would run on all rows."""
+    sliced = Sliced((of_form("several"), (TALL, BESIDE)), 16)
+    gather = next(x for x in sliced.plan.sliced.made if x.eqn.primitive.name == "gather")
+    assert "too many" in gather.why_all
+    assert sum(eqn.primitive.name == "gather" for eqn in sliced.plan.eqns) == 1

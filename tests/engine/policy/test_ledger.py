@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import incrax
 from incrax.engine.policy import ledger
+from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.ledger import (
     CENSUS,
     MAX_BYPASSED,
@@ -266,3 +270,19 @@ def test_a_function_that_is_always_looked_at_goes_on_learning():
         ledger.note_call(1.0 + LOOK_S, 1.0, LOOK_S, is_learning=True)
     assert ledger.verdict.bypassed == 0
     assert ledger.verdict.sentence.startswith("learning: ")
+
+
+def test_a_kind_of_change_that_has_its_program_is_not_being_learned():
+    """Of rows, no plan decides; what was compiled is not what may yet come."""
+    f = incrax.incremental(lambda theta, s: jnp.sum(jnp.tanh(theta)) * s)
+    for s in range(4):
+        f(np.arange(50.0), float(s))
+    chooser = f._traces.latest.engine.chooser
+    chooser.ledger.calls = 1
+    entry = Entry(1, clean_share=0.5)
+    learning = []
+    for program in (None, chooser.whole):
+        entry.program = program
+        chooser.note_call(entry, "whole", 1e-3, 1e-3)
+        learning.append(chooser.verdict.is_learning)
+    assert learning == [True, False]

@@ -24,7 +24,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax_options import spelled_here
-from incrax._messages import check_function, wrong_option
+from incrax._messages import as_int, check_function, wrong_option
 from incrax._names import WrapsFunction, names_in, parameters_of, reduced
 from incrax.engine.inputs.signature import Args, Function, Kwargs
 from incrax.errors import CapacityError, LoopTypeError
@@ -202,7 +202,15 @@ class Padded:
     @property
     def mask(self) -> jax.Array:
         """Which rows count, of shape (capacity,)."""
-        return jnp.arange(self.capacity) < self.length
+        return jnp.arange(self.capacity) < self._num_rows
+
+    @property
+    def _num_rows(self) -> Any:
+        """`length`, looked at where it is used: JAX puts anything in the place of leaves."""
+        dtype = getattr(self.length, "dtype", None)
+        if as_int(self.length) is None if dtype is None else dtype.kind not in "iu":
+            raise wrong_option("Padded(values, length)", self.length, "an integer")
+        return self.length
 
     def filled(self, value: Any = 0) -> Any:
         """The values, with `value` in rows that do not count; derivatives there are zero."""
@@ -215,7 +223,7 @@ class Padded:
             LoopTypeError: inside another traced function, where it is unknown.
         """
         try:
-            return operator.index(self.length)
+            return operator.index(self._num_rows)
         except jax.errors.TracerIntegerConversionError:
             raise LoopTypeError(
                 f"`len()` of a `Padded` with room for {self.capacity} rows was asked for inside a "
@@ -241,7 +249,7 @@ class Padded:
                 "number of rows is unknown and a shape must be known. Use `values` with `mask`, "
                 "`filled(...)` or `incrax.scan`."
             )
-        check_room("Padded.exact", self.length, self.capacity)
+        check_room("Padded.exact", self._num_rows, self.capacity)
         return jax.tree.map(lambda x: cut(x, int(self.length)), self.values)
 
 

@@ -32,6 +32,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._locations import defining_file, is_installed, is_own_module
+from incrax._messages import listed
 from incrax.engine.inputs.mutable import has_fields_in_c, slots_of
 from incrax.errors import CapturedStateError
 
@@ -218,6 +219,7 @@ class Captured:
     def __init__(self, name: str, constant: Sequence[str]) -> None:
         self.name = name
         self.constant = frozenset(constant)
+        self.met: set[str] = set()  # of the constant ones
         self.variables: list[tuple[str, Callable[[], Any], Any]] = []
         """Cells, globals, attributes of modules: name, how to read it, value."""
         self.containers: list[Container] = []
@@ -250,7 +252,7 @@ class Captured:
 
     def visit(self, name: str, value: Any) -> None:
         """Note a value that code can read, and what can be read from it."""
-        if name in self.constant or value is MISSING:
+        if self._is_constant(name) or value is MISSING:
             return
         is_scalar = isinstance(value, _SCALARS) and not getattr(value, "__dict__", None)
         if not is_scalar and id(value) not in self._seen:
@@ -258,9 +260,14 @@ class Captured:
             self._waiting.append((name, value))
 
     def _visit_variable(self, name: str, read: Callable[[], Any]) -> None:
-        if name not in self.constant:
+        if not self._is_constant(name):
             self.variables.append((name, read, read()))
             self.visit(name, read())
+
+    def _is_constant(self, name: str) -> bool:
+        """Whether the user said that it never changes."""
+        self.met.update(self.constant & {name})
+        return name in self.constant
 
     def walk(self) -> None:
         """Follow what was noted, until nothing is new; no recursion, as values may be nested
@@ -375,11 +382,19 @@ def captured_by(name: str, roots: Iterable[Any], constant: Sequence[str]) -> Cap
 
     Raises:
         CapturedStateError: something among it cannot be compared.
+        ValueError: nothing that is said to be constant is captured.
     """
     found = Captured(name, constant)
     for root in roots:
         found.visit(getattr(root, "__name__", name), root)
     found.walk()
+    if found.constant and not found.met:  # one that is met may hide the others
+        seen = listed([name for name, *_ in found.variables], "nothing")
+        raise ValueError(
+            f"`guarded({name}, constant=...)` got {listed(constant)}, which the function does not "
+            f"capture; it captures {seen}. Nothing was recorded. Name a variable that the code of "
+            "the function reads and that is none of its own."
+        )
     return found
 
 

@@ -401,9 +401,7 @@ def guarded(
         2
     """
     _check(f, guard, max_paths, fallback)
-    options = TapeOptions(
-        guard, max_paths, fallback, names_in("guarded(constant=...)", constant, (str, int))
-    )
+    options = TapeOptions(guard, max_paths, fallback, names_in("guarded(constant=...)", constant))
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)

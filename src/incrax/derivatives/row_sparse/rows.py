@@ -8,6 +8,7 @@ Canonical numbers are in [0, num_rows]; num_rows stands for "no row".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._messages import as_int, wrong_option
 from incrax.engine.plan.row_sets import ascending, ids_read, masked
 from incrax.errors import RowShapeError
 
@@ -75,7 +77,10 @@ class RowSparse:
     def __post_init__(self) -> None:
         indices = jnp.asarray(self.indices)
         values = jnp.asarray(self.values)
-        shape = tuple(map(int, self.shape))
+        lengths = [as_int(n) for n in self.shape] if isinstance(self.shape, Sequence) else [None]
+        shape = tuple([length for length in lengths if length is not None])
+        if len(shape) < len(lengths):
+            raise wrong_option("RowSparse(shape=...)", self.shape, "a tuple of integers")
         is_integer = jnp.issubdtype(indices.dtype, jnp.integer)
         if indices.size == 0 and not is_integer:
             indices = indices.astype(np.int32)

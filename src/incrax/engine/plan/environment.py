@@ -175,6 +175,13 @@ class RowEnvironment(abc.ABC):
         self.dirty[var] = None
         self.whole[var] = value
 
+    def note_same(self, var: Var, made: Var) -> None:
+        """Note that a variable is what a derived one is."""
+        self.dirty[var] = self.dirty[made]
+        if made in self.whole:
+            self.whole[var] = self.whole[made]
+        self.writer[var] = self.writer[made].replace(outvars=[var])
+
     def put_off_as(self, atom: Atom) -> tuple[Any, ...]:
         """The products that stand for a variable that was put off; none of any other."""
         how = self._how(atom)

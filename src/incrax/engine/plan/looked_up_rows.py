@@ -32,6 +32,7 @@ from incrax.engine.plan.row_sets import (
     masked,
     taken,
 )
+from incrax.engine.plan.windows_by_rows import Steps, steps_of
 from incrax.engine.rewrites.derived import HostRecipe
 from incrax.primitives.entry import shape_of, with_parameters
 from incrax.primitives.indexing import windows_of
@@ -44,17 +45,44 @@ there may be for each of its rows.
 """
 
 
+NO_ROWS = "an index stands for more, or for less, than one row"
+
+
 def look_up(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """`x[ids]`, x dirty in some rows: dirty where ids are those, read from a table."""
     operand, indices = eqn.invars
     if env.rows(operand) is None or env.rows(indices) is not None:
         raise NotByRowsError("its indices changed, too")
-    batch = batch_of(eqn, rows.axis)
+    batch = _plain_batch(eqn, rows.axis)
+    if batch is None:
+        _look_up_windows(env, eqn, rows)
+        return
     members = _members(env, _ids_of(eqn), rows.of)
     make = lambda: _repeated(env.at(rows), rows.axis, batch, members.size)
     if isinstance(members.origin, FromList):
         make = functools.partial(looked_up_at, env, eqn, batch, members)
     env.set_rows(eqn.outvars[0], batch, members, make)
+
+
+def _look_up_windows(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
+    """`x[i, j]`, in steps."""
+    steps = steps_of(eqn, rows.axis)
+    if steps is None:
+        raise NotByRowsError(NO_ROWS)
+    operand, indices = eqn.invars
+    (found,) = eqn.outvars
+    ids = _row_ids(env, steps, indices)
+    # First of all, since it may refuse: else a step would run on all rows.
+    members = _members(env, _ids_of(eqn)._replace(indices=ids), rows.of)
+    check_few(members.size, shape_of(indices)[0])
+    read = env.derived(("rows named", found), [operand, ids], steps.rows)
+    made = env.derived(("windows", found), [read, indices], steps.windows_in)
+    env.note_same(found, made)
+
+
+def _row_ids(env: RowEnvironment, steps: Steps, indices: Var) -> Var:
+    """The rows that indices name, of a gather and of the sum back to them the same variable."""
+    return env.derived(("ids", steps.windows.indexed.index(steps.axis)), [indices], steps.ids)
 
 
 class _Ids(NamedTuple):
@@ -184,20 +212,50 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     if env.rows(updates) is None or env.rows(indices) is not None:
         raise NotByRowsError("its indices, or what it adds to, changed")
     windows = windows_of(eqn)
-    if env.rows(into) is not None or windows.batch != (rows.axis,) or windows.batching:
-        raise NotByRowsError(
-            "what it adds to changed, too, or an index stands for more than one row"
-        )
+    if env.rows(into) is not None:
+        raise NotByRowsError("what it adds to changed, too")
+    if _add_windows_back(env, eqn, rows):
+        return
+    if windows.batch != (rows.axis,) or windows.batching:
+        raise NotByRowsError(NO_ROWS)
     axis = added_axis(eqn)
-    origin = rows.of.origin
-    parent = None
-    if isinstance(origin, LookedUp) and origin[1:3] == _ids_of(eqn)[:2]:
-        parent = origin.of
+    parent = _parent(rows, _ids_of(eqn))
     # Of another length, other indices are out of range than those of the look-up.
     if parent and axis is not None and shape_of(into)[axis] == parent.length:
         _sum_of_members(env, eqn, rows, parent, axis)
     else:
         _scatter_change(env, eqn, rows)
+
+
+def _parent(rows: DirtyRows, ids: _Ids) -> RowSet | None:
+    """The rows of which these were looked up by the same ids."""
+    origin = rows.of.origin
+    if not isinstance(origin, LookedUp) or origin[1:3] != ids[:2]:
+        return None
+    return origin.of
+
+
+def _add_windows_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> bool:
+    """`x.at[i, j].add(r)`, in steps, where r was looked up by i, or there are several for each row;
+    else the change of single elements costs less.
+    """
+    into, indices, updates = eqn.invars
+    (total,) = eqn.outvars
+    windows = windows_of(eqn)
+    if added_axis(eqn) is not None and len(windows.batch) == 1:
+        return False
+    for steps in filter(None, (steps_of(eqn, axis) for axis in windows.indexed)):
+        ids = _row_ids(env, steps, indices)
+        has_parent = _parent(rows, _ids_of(eqn)._replace(indices=ids)) is not None
+        if not has_parent and len(windows.batch) == 1:
+            continue
+        if not has_parent:
+            env.want_difference(total)
+        of_rows = env.derived(("rows of updates", total), [updates, indices], steps.rows_of)
+        made = env.derived(("added", total), [into, ids, of_rows], steps.added)
+        env.note_same(total, made)
+        return True
+    return False
 
 
 def _sum_of_members(
@@ -309,13 +367,18 @@ def batch_of(eqn: Equation, axis: int) -> int:
         NotByRowsError: it reads windows that are more than one such entry, or not all of another
             axis.
     """
+    batch = _plain_batch(eqn, axis)
+    if batch is None:
+        raise NotByRowsError(NO_ROWS)
+    return batch
+
+
+def _plain_batch(eqn: Equation, axis: int) -> int | None:
     windows = windows_of(eqn)
     is_plain = windows.indexed == (axis,) == windows.collapsed and not windows.batching
     others = [d for d in range(len(windows.shape)) if d != axis]
     is_whole = all(windows.place_of(d) is not None for d in others)
-    if not is_plain or not is_whole or len(windows.batch) != 1:
-        raise NotByRowsError("an index stands for more, or for less, than one row")
-    return windows.batch[0]
+    return windows.batch[0] if is_plain and is_whole and len(windows.batch) == 1 else None
 
 
 def member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:

@@ -125,7 +125,8 @@ class Slicer(RowEnvironment):
     def _made(self, eqn: Equation) -> Made:
         """Make what an equation writes; what became of it."""
         read = self._extents(eqn.invars)
-        why_all = self._step(eqn)
+        with _jax.at_source_of(eqn):
+            why_all = self._step(eqn)
         made = self._extents(eqn.outvars)
         atoms = (*eqn.invars, *eqn.outvars)
         factors = [term.rows for atom in atoms for term in self.put_off_as(atom) if term.rows]
@@ -234,7 +235,8 @@ class Slicer(RowEnvironment):
             NotByRowsError: they are not made so, or to keep all costs less.
         """
         aligned = aligned_back(eqn, axis)
-        if eqn.primitive.name == "gather" and self.rows(eqn.invars[0]) is not None:
+        is_batch = aligned is not None and aligned.operands[0] is not None
+        if eqn.primitive.name == "gather" and self.rows(eqn.invars[0]) and not is_batch:
             return looked_up_at(self, eqn, axis, of)
         if aligned is not None:
             made = self.on_rows(eqn, aligned, of)

@@ -316,7 +316,8 @@ class Chooser:
         if not is_weighed or not (is_measured or ledger.calls):
             return
         whole_s = self.whole_s
-        may_gain = not entry.is_decided and self.credit.may_gain(entry, whole_s)
+        has_none = entry.program is None and not entry.is_decided
+        may_gain = has_none and self.credit.may_gain(entry, whole_s)
         may_learn = self.clock.behind.num_waiting > 0 or may_gain
         spent_s = program_s + overhead_s
         bypasses = ledger.note_call(
