@@ -559,3 +559,24 @@ def test_a_second_process_has_the_plan_at_the_first_change(tmp_path):
     assert [process.stdout.strip() for process in ended] == ["0", "1"]
     assert [process.stderr for process in ended] == ["", ""]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+LATE = """
+import atexit
+
+def work():  # after what was learned was written
+    import jax, jax.numpy as jnp
+    jax.kept = f = incrax.incremental(lambda a, x: jnp.sum(jnp.tanh(a * jnp.tile(x, 100_000))))
+    for number in range(20):
+        f(float(number), jnp.ones(10)).block_until_ready()
+
+atexit.register(work)
+import incrax
+"""
+
+
+def test_what_goes_with_its_modules_is_silent(tmp_path):
+    env = {**os.environ, "INCRAX_CACHE_DIR": str(tmp_path), "INCRAX_REMEMBER": "1"}
+    command = [sys.executable, "-c", LATE]
+    ended = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    assert not ended.stderr

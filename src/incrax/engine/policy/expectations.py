@@ -15,9 +15,10 @@ import atexit
 import functools
 import hashlib
 import math
+import sys
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -187,7 +188,9 @@ class Expectations:
             "kinds": _most_often(found),
         }
 
-    def __del__(self) -> None:
+    def __del__(self, is_at_end: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_at_end():  # nothing is written any more, and modules are gone, `sys` too
+            return
         _living.pop(id(self), None)
         self.collect()
 
