@@ -45,6 +45,9 @@ PROGRAMS = "programs"
 LEAST_COMPILE_S = 0.02
 """Seconds that a program took to compile from which on JAX keeps it."""
 
+UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading a file leads to whose data mean nothing."""
+
 _SUFFIX = ".json"
 
 _OURS = re.compile(r"\.?(function|machine)-[0-9a-f]{32}.*\.json")

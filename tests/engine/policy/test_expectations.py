@@ -145,9 +145,9 @@ def test_a_job_that_was_cut_short_is_no_new_habit(folder, monkeypatch):
         lambda data: data.update(kinds={"not a number": [1, 0.5]}),
         lambda data: data.update(kinds={"1": [1]}),
         lambda data: data.update(kinds={"1": 3}),
-        lambda data: data.update(
-            kinds={"-2": [1000, 0.5], "0": [1000, 0.5], "f" * 40: [1000, 0.5]}
-        ),
+        lambda data: data.update(kinds={"1": [math.inf, 0.5, True, 0]}),
+        lambda data: data.update(kinds={"1": [1, 10**400, True, 0]}),
+        lambda data: data.update(kinds=dict.fromkeys(("-2", "0", "f" * 40), [1000, 0.5, True, 0])),
     ],
 )
 def test_a_file_that_means_nothing_is_as_if_it_were_not_there(change, folder):

@@ -149,7 +149,7 @@ class Expectations:
             found = {_kind(k): _known(v) for k, v in data["kinds"].items()}
             whole_s = _seconds(data["whole_s"])
             compile_s = _seconds(data["compile_s"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except _cache_folder.UNUSABLE as error:
             _cache_folder.ignore(self._key, error)
             return
         self.whole_s = whole_s
@@ -224,7 +224,7 @@ def calls_without_look(traced: Program, tuning: Tuning, *, is_algebra: bool) -> 
         whole_s = _seconds(data["whole_s"])
         affordable = calls_worth(_seconds(data["lost_s"]), whole_s)
         return Idle(min(LONGER * int(data["calls"]), affordable), whole_s)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except _cache_folder.UNUSABLE as error:
         _cache_folder.ignore(key, error)
         return NOT_IDLE
 
