@@ -88,6 +88,17 @@ def test_a_broken_file_is_told_in_the_log(folder, caplog):
     assert f"{KEYS[1]} in the cache folder is ignored: Expecting property name" in caplog.text
 
 
+def test_what_could_not_be_written_leaves_no_part(folder, monkeypatch):
+    def fill(data, file):
+        raise OSError("No space left on device")
+
+    _cache_folder.save(KEYS[1], {"x": 1})
+    monkeypatch.setattr(_cache_folder.json, "dump", fill)
+    _cache_folder.save(KEYS[1], {"x": 2})
+    assert _cache_folder.load(KEYS[1]) == {"x": 1}
+    assert len(list(folder.iterdir())) == 1
+
+
 def test_an_old_file_and_a_large_one_are_ignored(folder):
     _cache_folder.save(KEYS[1], {})
     _cache_folder.save(KEYS[2], {"x": "y" * _cache_folder.MAX_BYTES})

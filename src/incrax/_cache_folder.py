@@ -45,6 +45,9 @@ PROGRAMS = "programs"
 LEAST_COMPILE_S = 0.02
 """Seconds that a program took to compile from which on JAX keeps it."""
 
+UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading a file leads to whose data mean nothing."""
+
 _SUFFIX = ".json"
 
 _OURS = re.compile(r"\.?(function|machine)-[0-9a-f]{32}.*\.json")
@@ -172,11 +175,15 @@ def save(key: str, data: dict[str, Any]) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
+        file = tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{key}-", suffix=_SUFFIX, delete=False
-        ) as file:
-            json.dump(data, file)
-        os.replace(file.name, path)
+        )
+        try:
+            with file:
+                json.dump(data, file)
+            os.replace(file.name, path)
+        finally:  # an interrupt or a full disk leaves nothing
+            Path(file.name).unlink(missing_ok=True)
     except OSError as error:
         logger.debug("nothing is written to the cache folder: %s", error)
 

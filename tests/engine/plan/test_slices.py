@@ -580,6 +580,26 @@ def test_a_sum_back_to_the_ids_of_another_number_of_rows(num, modes, monkeypatch
         sliced.check(terms=4.0)
 
 
+@pytest.mark.parametrize("modes", [("fill", "promise_in_bounds"), ("promise_in_bounds", "fill")])
+def test_one_look_up_may_promise_what_another_by_the_same_ids_does_not(modes, monkeypatch):
+    """XLA reads the last row where the promise is broken."""
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    inside = np.append(np.arange(NUM), [NUM - 1, 2])
+    broken = np.append(np.arange(NUM), [NUM + 1, 2])
+
+    def fun(theta, ids):
+        return [jnp.sin(theta.at[ids].get(mode=mode)) for mode in modes]
+
+    for ids, is_usable in ((inside, True), (broken, False)):
+        sliced = Sliced((fun, (THETA, ids)), 1)
+        for row in (3, NUM - 1):
+            assert sliced.change(np.array([row]), 0.7)
+            sliced.check()
+        sliced.leaves[1] = jnp.asarray(broken)
+        sliced.prime()
+        assert sliced.change(np.array([4]), 0.1) != is_usable
+
+
 @pytest.mark.parametrize(("most", "primitive"), [(0, "scatter-add"), (512, "dot_general")])
 def test_what_is_added_by_some_ids_is_promised_nothing_of_all_and_loses_no_digits(
     most, primitive, monkeypatch

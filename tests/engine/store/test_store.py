@@ -216,6 +216,28 @@ def test_a_shared_buffer_is_not_evicted_in_vain():
     assert len(store.evicted) == 1
 
 
+def test_what_an_interrupt_keeps_from_fitting_does_not_stay():
+    def interrupted(saved):
+        raise KeyboardInterrupt
+
+    a, b = variable(2), variable(2)
+    store = store_of(budget_kb=3, expected=[a, b])
+    first, second = state(a), state(b)
+    store.commit(first, None)
+    order = store.order
+    store.order = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        store.commit(second, first)
+    with pytest.raises(KeyboardInterrupt):
+        store.add(first, {b: value(b)})
+    assert store.states == [first]
+    assert set(first.saved) == {a}
+    store.order = order
+    store.commit(second, first)
+    assert store.states == [first, second]
+    assert kb(store) == 2
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_invariants_hold_after_every_step_of_a_random_history(seed):
     rng = random.Random(seed)

@@ -245,9 +245,10 @@ class RowEnvironment(abc.ABC):
         a, b = one.origin, other.origin
         if not isinstance(a, LookedUp) or not isinstance(b, LookedUp):
             return False
-        if a.of is not b.of or a.of.size > 1 or not self.are_fixed(a.indices, b.indices):
+        if a.of is not b.of or a.of.size > 1 or not self.are_fixed(a.ids.indices, b.ids.indices):
             return False
-        ids = [self.ids_of(x.indices, x.of.length, clips=x.clips) for x in (a, b)]
+        length = a.of.length
+        ids = [self.ids_of(x.indices, length, clips=x.clips) for x in (a.ids, b.ids)]
         return not np.any(ids[0] == ids[1])
 
     def are_fixed(self, *indices: Var) -> bool:

@@ -9,7 +9,7 @@ a value per id is kept.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +23,7 @@ from incrax.engine.plan.row_sets import (
     MAX_COMPARED,
     DirtyRows,
     FromList,
+    Ids,
     Listed,
     LookedUp,
     RowSet,
@@ -57,7 +58,10 @@ def look_up(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     if batch is None:
         _look_up_windows(env, eqn, rows)
         return
-    members = _members(env, _ids_of(eqn), rows.of)
+    ids = _ids_of(eqn)
+    if not (ids.clips or windows_of(eqn).is_dropping):
+        _check_in_range(env, ids.indices, rows.of.length)
+    members = _members(env, ids, rows.of)
     make = lambda: _repeated(env.at(rows), rows.axis, batch, members.size)
     if isinstance(members.origin, FromList):
         make = functools.partial(looked_up_at, env, eqn, batch, members)
@@ -85,19 +89,10 @@ def _row_ids(env: RowEnvironment, steps: Steps, indices: Var) -> Var:
     return env.derived(("ids", steps.windows.indexed.index(steps.axis)), [indices], steps.ids)
 
 
-class _Ids(NamedTuple):
-    """The indices of a look-up, or of a sum back to them."""
-
-    indices: Var
-    clips: bool  # those out of range read, or write, the last row
-    drops: bool  # they read, or write, nothing; where they do neither, none is to be out of range
-
-
-def _ids_of(eqn: Equation) -> _Ids:
+def _ids_of(eqn: Equation) -> Ids:
     indices = eqn.invars[1]
     assert isinstance(indices, Var)
-    clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
-    return _Ids(indices, clips, windows_of(eqn).is_dropping)
+    return Ids(indices, eqn.params["mode"] == lax.GatherScatterMode.CLIP)
 
 
 def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet) -> Any:
@@ -107,7 +102,7 @@ def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet) -> A
     if rows is None or batch_of(eqn, rows.axis) != axis or env.rows(indices) is not None:
         raise NotByRowsError(MIXED)
     length = rows.of.length
-    indices, clips, _ = _ids_of(eqn)
+    indices, clips = _ids_of(eqn)
     is_some_row = clips or (env.are_fixed(indices) and np.all(env.ids_of(indices, length) < length))
     if not is_some_row:
         raise NotByRowsError("its indices are not known before it runs")
@@ -122,7 +117,17 @@ def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet) -> A
 _AGAIN = "it looks up what was looked up, by indices that may change"
 
 
-def _members(env: RowEnvironment, ids: _Ids, of: RowSet) -> RowSet:
+def _check_in_range(env: RowEnvironment, indices: Var, length: int) -> None:
+    """Where nothing is said of an index out of range, XLA reads the first row or the last."""
+    if not _are_in_range(env.ids_of(indices, length), length):
+        raise NotByRowsError("an index that was to be in range is not")
+    if not env.are_fixed(indices):
+        recipe = HostRecipe((indices,), functools.partial(_are_in_range, length=length))
+        are_inside = env.derived_values.make_on_host(("in range", length), _jax.bool_aval(), recipe)
+        env.guards.append(env.table(are_inside))
+
+
+def _members(env: RowEnvironment, ids: Ids, of: RowSet) -> RowSet:
     """The rows of indices that are among some others."""
     key = (ids.indices, "members", of, ids.clips)
     if key not in env.rows_at:
@@ -130,8 +135,6 @@ def _members(env: RowEnvironment, ids: _Ids, of: RowSet) -> RowSet:
         if is_again and not env.are_fixed(ids.indices):
             raise NotByRowsError(_AGAIN)
         numbers = env.ids_of(ids.indices, of.length, clips=ids.clips)
-        if not ids.drops and np.any(numbers == of.length):
-            raise NotByRowsError("an index that was to be in range is not")
         listed = listed_members(of, numbers) if env.are_fixed(ids.indices) else None
         if not is_again:
             env.rows_at[key] = _from_table(env, ids, of, numbers, listed)
@@ -144,7 +147,7 @@ def _members(env: RowEnvironment, ids: _Ids, of: RowSet) -> RowSet:
 
 
 def _from_table(
-    env: RowEnvironment, ids: _Ids, of: RowSet, numbers: np.ndarray, listed: Listed | None
+    env: RowEnvironment, ids: Ids, of: RowSet, numbers: np.ndarray, listed: Listed | None
 ) -> RowSet:
     """These rows, in as many slots for each id as the most frequent one has."""
     length = numbers.size
@@ -158,13 +161,13 @@ def _from_table(
         slots = lax.select(is_row, slots, lax.full_like(slots, length))
     counts = lax.expand_dims(of.counts, (1,)) & (slots < length)
     slots, counts = (lax.reshape(x, (of.size * width,)) for x in (slots, counts))
-    origin = LookedUp(of, ids.indices, ids.clips, table)
+    origin = LookedUp(of, ids, table)
     found = RowSet(slots, length, counts, True, origin, listed=listed)
     env.looked_up[table] = found
     return found
 
 
-def _table(env: RowEnvironment, ids: _Ids, length: int, width: int) -> Var:
+def _table(env: RowEnvironment, ids: Ids, length: int, width: int) -> Var:
     """The rows of each id; of indices that may change, no id is to have more than there are slots."""
     derived = env.derived_values
     options = {"length": length, "width": width, "clips": ids.clips}
@@ -173,9 +176,8 @@ def _table(env: RowEnvironment, ids: _Ids, length: int, width: int) -> Var:
     aval = _jax.array_aval((length, width), np.int32)
     table = derived.make_on_host(("members", *kind), aval, recipe)
     if not env.are_fixed(ids.indices):
-        fitting = functools.partial(_fits, drops=ids.drops, **options)
-        recipe = HostRecipe((ids.indices,), fitting)
-        fits = derived.make_on_host(("fits", ids.drops, *kind), _jax.bool_aval(), recipe)
+        recipe = HostRecipe((ids.indices,), functools.partial(_fits, **options))
+        fits = derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
         env.guards.append(env.table(fits))
     return table
 
@@ -227,12 +229,10 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
         _scatter_change(env, eqn, rows)
 
 
-def _parent(rows: DirtyRows, ids: _Ids) -> RowSet | None:
+def _parent(rows: DirtyRows, ids: Ids) -> RowSet | None:
     """The rows of which these were looked up by the same ids."""
     origin = rows.of.origin
-    if not isinstance(origin, LookedUp) or origin[1:3] != ids[:2]:
-        return None
-    return origin.of
+    return origin.of if isinstance(origin, LookedUp) and origin.ids == ids else None
 
 
 def _add_windows_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> bool:
@@ -317,7 +317,8 @@ def sum_by_ids(
     members = rows.of
     assert isinstance(members.origin, LookedUp)
     assert isinstance(operand, Var)
-    parent, indices, clips, _ = members.origin
+    parent = members.origin.of
+    indices, clips = members.origin.ids
 
     def per_row(x: Any) -> Any:
         x = jnp.moveaxis(x, rows.axis, 0)
@@ -399,10 +400,12 @@ def _arranged(value: np.ndarray, table: np.ndarray, *, axis: int) -> np.ndarray:
     return np.take(np.moveaxis(value, axis, 0), table, axis=0, mode="clip")
 
 
-def _fits(indices: np.ndarray, length: int, width: int, *, clips: bool, drops: bool) -> np.ndarray:
-    """Whether no id has more rows than there are slots, and, unless it drops these, none is out of range:
-    where nothing is said of them, XLA reads the first row or the last.
-    """
+def _fits(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
+    """Whether no id has more rows than there are slots."""
     ids = ids_read(np, indices, length, clips=clips)
     counts = np.bincount(ids, minlength=length + 1)
-    return np.asarray(counts[:-1].max() <= width and (drops or not counts[-1]))
+    return np.asarray(counts[:-1].max() <= width)
+
+
+def _are_in_range(indices: np.ndarray, length: int) -> np.ndarray:
+    return np.asarray(np.all((indices >= 0) & (indices < length)))

@@ -61,12 +61,18 @@ class FromList:
     """The numbers that the set's list has for its argument."""
 
 
+class Ids(NamedTuple):
+    """The indices of a look-up, or of a sum back to them."""
+
+    indices: Var
+    clips: bool  # those out of range read, or write, the last row
+
+
 class LookedUp(NamedTuple):
     """The rows of `x[ids]` that read a set of rows of x: as many slots for each of these."""
 
     of: RowSet  # the rows that are read
-    indices: Var  # the ids
-    clips: bool  # ids out of range read the last row
+    ids: Ids
     table: Var  # of the rows of each id
 
 

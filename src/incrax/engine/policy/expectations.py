@@ -15,9 +15,10 @@ import atexit
 import functools
 import hashlib
 import math
+import sys
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -157,7 +158,7 @@ class Expectations:
             found = {_kind(k): _known(v) for k, v in data["kinds"].items()}
             whole_s = _seconds(data["whole_s"])
             compile_s = _seconds(data["compile_s"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except _cache_folder.UNUSABLE as error:
             _cache_folder.ignore(self._key, error)
             return
         self.whole_s = whole_s
@@ -201,7 +202,9 @@ class Expectations:
             "kinds": _most_often(found),
         }
 
-    def __del__(self) -> None:
+    def __del__(self, is_at_end: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_at_end():  # nothing is written any more, and modules are gone, `sys` too
+            return
         _living.pop(id(self), None)
         self.collect()
 
@@ -235,7 +238,7 @@ def calls_without_look(traced: Program, tuning: Tuning, *, is_algebra: bool) -> 
         whole_s = _seconds(data["whole_s"])
         affordable = calls_worth(_seconds(data["lost_s"]), whole_s)
         return Idle(min(LONGER * int(data["calls"]), affordable), whole_s)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except _cache_folder.UNUSABLE as error:
         _cache_folder.ignore(key, error)
         return NOT_IDLE
 

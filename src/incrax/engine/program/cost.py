@@ -315,7 +315,7 @@ def _read(key: str) -> Calibration | None:
         return None
     try:
         found = Calibration(*(float(data["prices"][each.name]) for each in fields(Calibration)))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _cache_folder.UNUSABLE as error:
         _cache_folder.ignore(key, error)
         return None
     return found if all(0 < seconds < 1 for seconds in astuple(found)) else None

@@ -156,7 +156,8 @@ class Store:
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
-        states = self.states.copy()
+        before = self.states
+        states = before.copy()
         if used is not None:
             used.uses += 1
             if used in states:
@@ -164,10 +165,14 @@ class Store:
             states.append(used)
         states.append(state)
         self.states = states[-self.versions :]
-        dropped = states[: -self.versions]
-        if dropped:
-            self._recycle(dropped)
-        self._fit()
+        try:
+            dropped = states[: -self.versions]
+            if dropped:
+                self._recycle(dropped)
+            self._fit()
+        except BaseException:  # an interrupt: what does not fit must not stay
+            self.states = before
+            raise
 
     def touch(self, state: State) -> None:
         """Mark a version as the most recently used."""
@@ -176,9 +181,14 @@ class Store:
 
     def add(self, state: State, filled: Env) -> None:
         """Add values computed for an existing version."""
-        state.saved = {**state.saved, **filled}
+        before = state.saved
+        state.saved = {**before, **filled}
         state.harmless = -1
-        self._fit()
+        try:
+            self._fit()
+        except BaseException:  # as in `commit`
+            state.saved = before
+            raise
 
     def take(self, state: State, variables: Sequence[Var]) -> Results:
         """Saved values of a version to be overwritten, which it has no more; copies of those that
