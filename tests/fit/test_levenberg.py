@@ -142,6 +142,15 @@ def test_a_bent_problem_with_many_bounds_takes_no_more_jacobians_than_scipy(num,
     assert found.num_jacobians <= expected.njev
 
 
+def test_a_step_that_was_not_found_says_nothing_of_an_end(monkeypatch):
+    monkeypatch.setattr("incrax.fit.linear.MAX_GUESSES", 0)
+    matrix = np.array([[1.0, 0.9], [0.9, 1.0]])
+    found = fit.levenberg_marquardt(
+        lambda p: jnp.asarray(matrix) @ p - 1, np.zeros(2), bounds=[(0, 0.1)] * 2, max_steps=5
+    )
+    assert not found.is_converged
+
+
 def test_what_is_not_selected_stays_as_it_is():
     found = solve(wrt=("p['a']", "p['c']"))
     assert found.params["k"] == 0.3

@@ -128,6 +128,8 @@ class BoundedStep(NamedTuple):
     """Shape (n,)."""
     model: DenseModel
     """Of the elements that are not held."""
+    is_minimum: Any
+    """Whether it is; else guesses came to their limit, and it is the best one."""
 
 
 class _Guess(NamedTuple):
@@ -188,4 +190,5 @@ def bounded_step(
     goes_on = lambda last: last.is_wrong & (last.count < MAX_GUESSES)
     first = guess(jnp.zeros_like(whole.scale), is_free, model, 0)
     found = lax.while_loop(goes_on, improved, first)
-    return BoundedStep(jnp.where(found.is_wrong, found.best, found.target), found.model)
+    step = jnp.where(found.is_wrong, found.best, found.target)
+    return BoundedStep(step, found.model, ~found.is_wrong)

@@ -152,6 +152,8 @@ class LinearizedPoint(NamedTuple):
     """The bounds of steps from here."""
     newton: Any
     """The undamped step, within bounds."""
+    is_minimum: Any
+    """Whether that is the minimum of the linear model; else it says nothing of an end."""
     gain: Any
     """Twice what the undamped step takes off the cost, by the linear model."""
     is_finite: Any
@@ -264,11 +266,10 @@ def looked(
     whole = linear.dense(matrix, seen.residuals, search.scale * FORGETTING)
     model = lax.cond(jnp.all(is_free), lambda: whole, lambda: whole.of_columns(is_free))
     is_finite = jnp.all(jnp.isfinite(whole.sizes))
-    newton = linear.bounded_step(whole, model, is_free, room, 0.0).step
+    newton, _, is_minimum = linear.bounded_step(whole, model, is_free, room, 0.0)
     gain = 2 * whole.reduction(newton)
-    at = LinearizedPoint(
-        x, residuals, seen.cost, seen.rows, whole, model, is_free, room, newton, gain, is_finite
-    )
+    parts = seen.cost, seen.rows, whole, model, is_free, room
+    at = LinearizedPoint(x, residuals, *parts, newton, is_minimum, gain, is_finite)
     return judged(search, at, setup), at
 
 
@@ -283,7 +284,7 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
     """
     scale = at.whole.scale
     size = jnp.sqrt(jnp.sum((at.newton * scale) ** 2))
-    is_quiet = ~_has_gain(search, at) | jnp.isfinite(search.last_quiet)
+    is_quiet = at.is_minimum & ~_has_gain(search, at) | jnp.isfinite(search.last_quiet)
     first_cost = jnp.where(jnp.isinf(search.first_cost), at.cost, search.first_cost)
     is_nothing = at.cost <= jnp.finfo(search.x.dtype).eps ** 2 * first_cost
     is_last = is_nothing | is_quiet & (size >= 0.9 * search.last_quiet)
@@ -308,7 +309,8 @@ def _is_short(search: Search, at: LinearizedPoint, tolerance: float) -> Any:
     """Whether the undamped step is below the tolerance."""
     variance = 2 * at.cost / max(at.residuals.size - search.x.size, 1)
     errors = jnp.sqrt(variance * at.model.variances())
-    return jnp.all(jnp.abs(at.newton) <= tolerance * jnp.maximum(jnp.abs(search.x), errors))
+    is_within = jnp.abs(at.newton) <= tolerance * jnp.maximum(jnp.abs(search.x), errors)
+    return at.is_minimum & jnp.all(is_within)
 
 
 def _has_gain(search: Search, at: LinearizedPoint) -> Any:
