@@ -2075,6 +2075,12 @@ MUTANTS = [
         "is_free = jnp.ones(x.shape, bool)",
     ),
     Mutant(
+        "a guess of what bounds hold is not improved",
+        "fit/linear.py",
+        "goes_on = lambda last: last.is_wrong & (last.count < MAX_GUESSES)",
+        "goes_on = lambda last: last.is_wrong & (last.count < 1)",
+    ),
+    Mutant(
         "a search that creeps goes on to its limit",
         "fit/steps.py",
         "num_idle=jnp.where(is_taken, (search.num_idle + 1) * is_idle, search.num_idle),",
@@ -2089,7 +2095,7 @@ MUTANTS = [
     Mutant(
         "singular values are never looked at",
         "fit/linear.py",
-        "is_kept = sizes > jnp.finfo(sizes.dtype).eps * max(jacobian.shape) * sizes[0]",
+        "is_kept = sizes > least",
         "is_kept = sizes > 0",
     ),
     Mutant(

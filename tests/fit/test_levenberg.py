@@ -100,6 +100,57 @@ def test_a_bound_on_the_way_does_not_hold_for_ever():
     np.testing.assert_allclose(found.values, scipy_fit().x, rtol=1e-7)
 
 
+@pytest.mark.parametrize("condition", [1e2, 1e6, 1e10])
+def test_many_bounds_are_found_in_one_step_of_a_linear_problem(condition):
+    num = 60
+    rng = np.random.default_rng(num)
+    left, _ = np.linalg.qr(rng.normal(size=(2 * num, num)))
+    right, _ = np.linalg.qr(rng.normal(size=(num, num)))
+    matrix = left * np.geomspace(1, 1 / condition, num) @ right.T
+    y = matrix @ rng.normal(size=num) + 0.001 * rng.normal(size=2 * num)
+    expected = scipy.optimize.lsq_linear(matrix, y, (-0.3, 0.3), method="bvls", tol=1e-14)
+    found = fit.levenberg_marquardt(
+        lambda p, matrix, y: matrix @ p - y, np.zeros(num), matrix, y, bounds=[(-0.3, 0.3)] * num
+    )
+    assert found.is_converged
+    assert found.num_jacobians <= 5
+    assert found.cost == pytest.approx(expected.cost, rel=1e-10)
+    held = np.isclose(np.abs(expected.x), 0.3, rtol=1e-12)
+    assert held.sum() > 40
+    np.testing.assert_array_equal(found.values[held], 0.3 * np.sign(expected.x[held]))
+    np.testing.assert_allclose(found.values, expected.x, atol=1e-12 * condition)
+    np.testing.assert_array_equal(np.isnan(found.errors), held)
+
+
+@pytest.mark.parametrize(("num", "condition"), [(5, 1e6), (5, 1e10), (20, 1e2), (60, 1e6)])
+def test_a_bent_problem_with_many_bounds_takes_no_more_jacobians_than_scipy(num, condition):
+    rng = np.random.default_rng(num + 1)
+    left, _ = np.linalg.qr(rng.normal(size=(2 * num, num)))
+    right, _ = np.linalg.qr(rng.normal(size=(num, num)))
+    matrix = left * np.geomspace(1, 1 / condition, num) @ right.T
+    y = matrix @ rng.normal(size=num) + 0.001 * rng.normal(size=2 * num)
+    bent = lambda p, matrix, y, of=jnp: of.tanh(matrix @ p - y) + 0.1 * (matrix @ p - y)
+    slope = lambda p: (1.1 - np.tanh(matrix @ p - y) ** 2)[:, None] * matrix
+    exact = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "x_scale": "jac"}
+    on_host = lambda p: bent(p, matrix, y, np)
+    expected = scipy.optimize.least_squares(
+        on_host, np.zeros(num), slope, bounds=(-0.3, 0.3), **exact
+    )
+    found = fit.levenberg_marquardt(bent, np.zeros(num), matrix, y, bounds=[(-0.3, 0.3)] * num)
+    assert found.is_converged
+    assert found.cost == pytest.approx(expected.cost, rel=1e-9)
+    assert found.num_jacobians <= expected.njev
+
+
+def test_a_step_that_was_not_found_says_nothing_of_an_end(monkeypatch):
+    monkeypatch.setattr("incrax.fit.linear.MAX_GUESSES", 0)
+    matrix = np.array([[1.0, 0.9], [0.9, 1.0]])
+    found = fit.levenberg_marquardt(
+        lambda p: jnp.asarray(matrix) @ p - 1, np.zeros(2), bounds=[(0, 0.1)] * 2, max_steps=5
+    )
+    assert not found.is_converged
+
+
 def test_what_is_not_selected_stays_as_it_is():
     found = solve(wrt=("p['a']", "p['c']"))
     assert found.params["k"] == 0.3

@@ -9,8 +9,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+import scipy.optimize
 
 from incrax import fit
 
@@ -72,3 +74,27 @@ def test_step_by_step_a_fit_ends_where_one_program_does(name):
     assert nist.digits(found.values, problem.params) >= 8
     assert abs(found.num_jacobians - whole.num_jacobians) <= 3
     assert len(seen) == found.num_steps
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("held", [slice(0, None, 2), slice(1, None, 2)])
+def test_with_bounds_in_the_way_a_search_is_no_longer(start, held):
+    """Half of the parameters may not come nearer to what is certified than a fifth of the way."""
+    problem = nist.problem("Hahn1")
+    first = problem.starts[start]
+    stop = problem.params + 0.2 * (first - problem.params)
+    lower, upper = np.full((2, first.size), [[-np.inf], [np.inf]])
+    lower[held] = np.where(first > problem.params, stop, -np.inf)[held]
+    upper[held] = np.where(first < problem.params, stop, np.inf)[held]
+    exact = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "x_scale": "jac"}
+    on_host = lambda b: np.asarray(problem.residuals(b))
+    derivative = jax.jit(jax.jacfwd(problem.residuals))
+    expected = scipy.optimize.least_squares(on_host, first, derivative, (lower, upper), **exact)
+    residuals = lambda b, x, y: y - problem.model(b, x)
+    found = fit.levenberg_marquardt(
+        residuals, first, problem.x, problem.y, bounds=[*zip(lower, upper, strict=True)]
+    )
+    assert found.is_converged
+    assert found.cost <= expected.cost * (1 + 1e-9)
+    assert np.isnan(found.errors).any()
+    assert found.num_jacobians <= 30

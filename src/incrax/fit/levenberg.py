@@ -325,7 +325,7 @@ class LeastSquares(NamedTuple):
     def attempt(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
         """Try a step from a point, without another Jacobian; whether it was taken."""
         velocity = steps.velocity(search, at)
-        curvature = self.evaluate.curvature(at.x, self.given, velocity)
+        curvature = self.evaluate.curvature(at.x, self.given, velocity.step)
         tried = steps.trial(search, at, velocity, curvature, self.setup)
         return steps.answered(search, at, tried, self.residuals(tried.x), self.setup)
 

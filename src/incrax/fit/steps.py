@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from incrax.fit import linear
 from incrax.models.bounds import Box
@@ -141,14 +142,20 @@ class LinearizedPoint(NamedTuple):
     cost: Any
     rows: Any
     """What the loss makes of each row of the Jacobian."""
-    model: Any
+    whole: Any
     """A `linear.DenseModel`."""
-    newton: Any
-    """The undamped step, within bounds."""
-    gain: Any
-    """Twice what the undamped step takes off the cost, by the linear model."""
+    model: Any
+    """That of the elements that are free."""
     is_free: Any
     """Which elements are not held by a bound, shape (n,)."""
+    room: Box
+    """The bounds of steps from here."""
+    newton: Any
+    """The undamped step, within bounds."""
+    is_minimum: Any
+    """Whether that is the minimum of the linear model; else it says nothing of an end."""
+    gain: Any
+    """Twice what the undamped step takes off the cost, by the linear model."""
     is_finite: Any
     """Whether the derivatives are."""
 
@@ -255,14 +262,14 @@ def looked(
     seen = setup.weighed(residuals)
     matrix = seen.rows[:, None] * jacobian
     is_free = ~setup.box.is_pressed(x, seen.residuals @ matrix)
-    matrix = jnp.where(is_free, matrix, 0)
-    model = linear.dense(matrix, seen.residuals, search.scale * FORGETTING)
-    is_finite = jnp.all(jnp.isfinite(model.sizes))
-    newton = setup.box.inside(x + model.step(0.0)) - x
-    gain = (model.moved(newton) ** 2).sum()
-    at = LinearizedPoint(
-        x, residuals, seen.cost, seen.rows, model, newton, gain, is_free, is_finite
-    )
+    room = Box(*(each - x for each in setup.box))
+    whole = linear.dense(matrix, seen.residuals, search.scale * FORGETTING)
+    model = lax.cond(jnp.all(is_free), lambda: whole, lambda: whole.of_columns(is_free))
+    is_finite = jnp.all(jnp.isfinite(whole.sizes))
+    newton, _, is_minimum = linear.bounded_step(whole, model, is_free, room, 0.0)
+    gain = 2 * whole.reduction(newton)
+    parts = seen.cost, seen.rows, whole, model, is_free, room
+    at = LinearizedPoint(x, residuals, *parts, newton, is_minimum, gain, is_finite)
     return judged(search, at, setup), at
 
 
@@ -275,9 +282,9 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
     times those at the start, whose rounding errors they then are; where a minimum is a double root,
     elements go on being halved for ever. Stalled: steps gain next to nothing of what is promised.
     """
-    scale = at.model.scale
+    scale = at.whole.scale
     size = jnp.sqrt(jnp.sum((at.newton * scale) ** 2))
-    is_quiet = ~_has_gain(search, at) | jnp.isfinite(search.last_quiet)
+    is_quiet = at.is_minimum & ~_has_gain(search, at) | jnp.isfinite(search.last_quiet)
     first_cost = jnp.where(jnp.isinf(search.first_cost), at.cost, search.first_cost)
     is_nothing = at.cost <= jnp.finfo(search.x.dtype).eps ** 2 * first_cost
     is_last = is_nothing | is_quiet & (size >= 0.9 * search.last_quiet)
@@ -302,29 +309,29 @@ def _is_short(search: Search, at: LinearizedPoint, tolerance: float) -> Any:
     """Whether the undamped step is below the tolerance."""
     variance = 2 * at.cost / max(at.residuals.size - search.x.size, 1)
     errors = jnp.sqrt(variance * at.model.variances())
-    return jnp.all(jnp.abs(at.newton) <= tolerance * jnp.maximum(jnp.abs(search.x), errors))
+    is_within = jnp.abs(at.newton) <= tolerance * jnp.maximum(jnp.abs(search.x), errors)
+    return at.is_minimum & jnp.all(is_within)
 
 
 def _has_gain(search: Search, at: LinearizedPoint) -> Any:
     """Whether the linear model promises more than rounding errors."""
     eps = jnp.finfo(search.x.dtype).eps
-    noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * at.model.scale) ** 2))
+    noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * at.whole.scale) ** 2))
     return (at.gain > noise**2) & (at.gain > 100 * eps * at.cost)
 
 
 @inlined
 def trial(
-    search: Search, at: LinearizedPoint, velocity: Any, curvature: Any, setup: Setup
+    search: Search, at: LinearizedPoint, velocity: linear.BoundedStep, curvature: Any, setup: Setup
 ) -> Trial:
-    """The step to try, from v and r''(v, v) of shape (m,)."""
-    model = at.model
-    acceleration = 0.5 * model.step(search.damping, at.rows * curvature)
-    length = jnp.sqrt(jnp.sum((model.scale * velocity) ** 2))
-    bend = jnp.sqrt(jnp.sum((model.scale * acceleration) ** 2))
+    """The step to try, from v and r''(v, v) of shape (m,); what v holds is not accelerated."""
+    scale = at.whole.scale
+    acceleration = 0.5 * velocity.model.step(search.damping, at.rows * curvature)
+    length = jnp.sqrt(jnp.sum((scale * velocity.step) ** 2))
+    bend = jnp.sqrt(jnp.sum((scale * acceleration) ** 2))
     is_sound = bend <= MAX_ACCELERATION * length
-    step = jnp.where(is_sound, velocity + acceleration, velocity)
-    line = setup.box.inside(at.x + velocity) - at.x
-    return Trial(setup.box.inside(at.x + step), model.reduction(line), is_sound)
+    step = jnp.where(is_sound, velocity.step + acceleration, velocity.step)
+    return Trial(setup.box.inside(at.x + step), at.whole.reduction(velocity.step), is_sound)
 
 
 @inlined
@@ -387,9 +394,9 @@ def polished(search: Search, at: LinearizedPoint) -> Search:
 
 
 @inlined
-def velocity(search: Search, at: LinearizedPoint) -> Any:
-    """The damped step v, shape (n,)."""
-    return at.model.step(search.damping)
+def velocity(search: Search, at: LinearizedPoint) -> linear.BoundedStep:
+    """The damped step v."""
+    return linear.bounded_step(at.whole, at.model, at.is_free, at.room, search.damping)
 
 
 def last(search: Search, at: LinearizedPoint) -> Any:

@@ -33,12 +33,12 @@ class Box(NamedTuple):
         """The nearest point within the bounds."""
         return x.clip(self.lower, self.upper)
 
-    def is_pressed(self, x: Any, gradient: Any) -> Any:
-        """Which elements lie at a bound that the function falls towards: they do not move; nor do
-        those whose bounds leave no room.
+    def is_pressed(self, x: Any, gradient: Any, noise: Any = 0) -> Any:
+        """Which elements lie at a bound that the function falls towards, or is flat but for noise:
+        they do not move; nor do those whose bounds leave no room.
         """
-        at_lower = (x <= self.lower) & (gradient > 0)
-        at_upper = (x >= self.upper) & (gradient < 0)
+        at_lower = (x <= self.lower) & (gradient > -noise)
+        at_upper = (x >= self.upper) & (gradient < noise)
         return at_lower | at_upper | (self.lower == self.upper)
 
     def room(self, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
