@@ -779,7 +779,6 @@ def test_what_rows_were_worth_is_known_to_the_next_process(monkeypatch, tmp_path
 
     first = called(tuning, 40)
     (entry,) = first._traces.latest.engine.slices.entries.values()
-    assert entry.program.seconds is not None
     first._traces.latest.engine.whole.seconds = 1.0  # it pays, whatever else runs on the machine
     entry.num_missed = 0.0
     expectations.write()
@@ -787,7 +786,9 @@ def test_what_rows_were_worth_is_known_to_the_next_process(monkeypatch, tmp_path
         iter(called(incrax.Tuning(), 12)._traces.latest.engine.slices.entries.values())
     )
     assert entry_after.num_expected == entry.count
-    assert entry_after.promise_s == entry.program.seconds
+    # Its seconds, or, on a machine that was too busy to time it often enough, its promise.
+    worth_s = expectations._learned(entry, 1.0).plan_s
+    assert entry_after.promise_s == worth_s < 1.0
 
 
 def test_an_element_that_came_once_in_an_earlier_process_gets_no_plan(monkeypatch, tmp_path):

@@ -292,6 +292,16 @@ def test_calls_expected_of_a_family_count_together():
     assert not credit.is_worth(Entry(1, num_expected=500), Offer(2e-3, 1e-3, math.inf, 1.0))
 
 
+def test_calls_to_come_take_what_they_took_before():
+    """A busy machine made the first runs of this process twice as long."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry = Entry(1, num_expected=1001)
+    offer = Offer(2e-3, 1e-3, math.inf, 1.0)
+    for known_s, is_worth in ((None, True), (3e-3, True), (1.9e-3, False)):
+        credit.accounts.expectations.whole_s = known_s
+        assert credit.is_worth(entry, offer) is is_worth
+
+
 def test_what_a_family_has_spent_is_spent():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, other = of_family(credit, 600, 401)

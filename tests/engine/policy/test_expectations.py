@@ -18,6 +18,7 @@ import pytest
 from helpers import same
 
 import incrax
+from incrax.engine.plan.plan import RowKind
 from incrax.engine.policy import compile_budget, expectations, learning_costs, ledger
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import HINTED_CALLS, Known, fingerprint
@@ -522,6 +523,24 @@ def test_calls_of_a_family_are_expected_of_each_of_its_kinds():
     found = expectations._learned_of(entries, 10.0)
     assert [known.kin_calls for known in found.values()] == [0, 5, 5]
     assert [known.was_compiled for known in found.values()] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("promise_s", "program", "num_expected"), [(0.5, None, 20), (2.0, None, 100), (0.5, "one", 100)]
+)
+def test_calls_that_rows_will_serve_are_not_expected_of_their_dirty_set(
+    promise_s, program, num_expected
+):
+    """The next process would compile for both; not where rows promise nothing, or where the dirty
+    set has a program.
+    """
+    rows = Entry(6, count=90, uses=10, fixed_s=0.1, promise_s=promise_s)
+    entries = {RowKind((0,), 1): rows, 2: Entry(2, count=100), 8: Entry(8, count=7)}
+    if program is not None:
+        entries[2] = Entry(2, count=100, family=1)
+        entries[2].program = SimpleNamespace(seconds=0.5, is_measured=True)
+    found = expectations._learned_of(entries, 1.0)
+    assert [known.calls for known in found.values()] == [90, num_expected, 7]
 
 
 PARTS = [np.linspace(0.1, 2.0, 5000) * (1 + k / 7) for k in range(6)]

@@ -216,7 +216,11 @@ class Credit:
         short_s = SHORT_S - self.clock.spent_s if self.clock.is_running else 0.0
         if calls * sure_s > price_s and short_s <= 0.0:
             return True
-        if self._calls_to_come(entry, calls) * gain_s > account.spent_s + offer.foreseen_s:
+        known_s = self.accounts.expectations.whole_s
+        # A few runs here may have been slow; where calls to come are known, so is what they take.
+        slower_s = max(offer.served_s - known_s, 0.0) if known_s else 0.0
+        to_come_s = self._calls_to_come(entry, calls) * (gain_s - slower_s)
+        if to_come_s > account.spent_s + offer.foreseen_s:
             return True
         if gain_s > 0 and calls:
             entry.num_paying = offer.foreseen_s / gain_s

@@ -307,7 +307,22 @@ def _learned_of(entries: Mapping[Kind, Entry], whole_s: float) -> dict[Kind, Kno
         if family is not None:
             is_compiled = family in compiled
             found[kind] = known._replace(was_compiled=is_compiled, kin_calls=calls[family])
+    for entry in entries.values():
+        if entry.is_for_rows and entry.served_s < whole_s and not entry.is_barred:
+            _leave_to_rows(entry, found)
     return found
+
+
+def _leave_to_rows(rows: Entry, found: dict[Kind, Known]) -> None:
+    """Calls that came before there was a program for rows are expected of that alone, not of their
+    dirty sets, too, unless these have one: both would be compiled.
+    """
+    num_before = max(rows.count - rows.uses, 0)
+    for kind, known in found.items():
+        if isinstance(kind, int) and not (kind & ~rows.dirty or known.was_compiled):
+            calls = max(known.calls - num_before, 0)
+            kin_calls = max(known.kin_calls - num_before, 0)
+            found[kind] = known._replace(calls=calls, kin_calls=kin_calls)
 
 
 def _calls_of_families(entries: Iterable[Entry]) -> Counter[int | None]:
