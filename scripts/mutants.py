@@ -2114,8 +2114,8 @@ MUTANTS = [
     Mutant(
         "what is fixed in a model moves in scans of its least squares",
         "fit/problem.py",
-        "tree_of=model.shape()).only(model.is_free)",
-        "tree_of=model.shape())",
+        "tree_of=tree_of).only(is_free)",
+        "tree_of=tree_of)",
         "tests/fit/test_results.py",
     ),
     Mutant(

@@ -10,6 +10,7 @@ from helpers import MINIMAL
 
 import incrax
 from incrax import fit, samplers
+from incrax.models.bound import prepared_of
 
 iminuit = pytest.importorskip("iminuit", reason="iminuit is not installed")
 RNG = np.random.default_rng(3)
@@ -64,10 +65,10 @@ def test_bounds_of_the_model_hold():
 def test_the_next_fit_of_a_model_traces_nothing():
     m = model()
     fit.minimize(m)
-    traces = {name: f.stats.traces for name, f in m.prepared().methods.items()}
+    traces = {name: f.stats.traces for name, f in prepared_of(m).methods.items()}
     m.set(mu=0.0, x=X[::-1].copy())
     fit.minimize(m)
-    assert {name: f.stats.traces for name, f in m.prepared().methods.items()} == traces
+    assert {name: f.stats.traces for name, f in prepared_of(m).methods.items()} == traces
     assert set(traces.values()) == {1}
 
 
@@ -204,7 +205,7 @@ def test_options_of_the_function_reach_the_fit():
         roles={"x": "data"},
     )
     fit.minimize(m)
-    assert all(f._traces.options.tuning == MINIMAL for f in m.prepared().methods.values())
+    assert all(f._traces.options.tuning == MINIMAL for f in prepared_of(m).methods.values())
 
 
 @pytest.mark.parametrize("given", [{"bounds": {"mu": (0, 1)}}, {"wrt": "mu"}])

@@ -24,7 +24,15 @@ from incrax.fit.axes import axes_for
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.methods import check_level, failed_minuit
 from incrax.fit.minimizing import minimize
-from incrax.fit.result import NEAR, FitResult, part_named
+from incrax.fit.result import (
+    NEAR,
+    FitResult,
+    check_near,
+    error_sides,
+    minuit_from,
+    near_enough,
+    part_named,
+)
 from incrax.fit.task import CountedTask, Counts, Work
 from incrax.models.names import without_index
 
@@ -320,7 +328,7 @@ def contour(
     names = tuple(result.names[number] for number in _pair(result, first, second))
     level = result.errordef * _standard_rise(cl)
     counted = CountedTask(result.task)
-    with result.minuit(counted, "contour") as minuit:
+    with minuit_from(result, counted, "contour") as minuit:
         points = np.asarray(minuit.mncontour(*names, cl=cl, size=num_points))
     if len(points) < 4:
         raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
@@ -548,9 +556,9 @@ def impacts(
     interest = result.number(poi)
     numbers = np.delete(np.arange(len(result.names)), interest)
     centres, widths = _known(result, constraints or {})
-    goal = result.near_enough(tolerance)
+    goal = near_enough(result, tolerance)
     best = _sharpened(counted, _minimum_of(result), goal)
-    errors = np.array([result.error_sides(number) for number in numbers.tolist()]).reshape(-1, 2)
+    errors = np.array([error_sides(result, number) for number in numbers.tolist()]).reshape(-1, 2)
     held = best.x[numbers, None] + errors * [-1.0, 1.0]
     held = np.clip(held, *(bound[numbers, None] for bound in result.bounds))
     followers = [Follower(counted, best, [number], goal) for number in numbers.tolist()]
@@ -663,7 +671,7 @@ def _minimum(result: Any, what: str) -> FitResult:
                 what, result, "a fit, a bound model, or a tuple of what `minimize` takes"
             )
         result = minimize(result) if isinstance(result, Bound) else minimize(*result)
-    result.check_near(what)
+    check_near(result, what)
     return result
 
 

@@ -20,6 +20,7 @@ from incrax.errors import BindError
 from incrax.fit.axes import NUM_ABREAST, axes_for
 from incrax.fit.minimizing import minimize
 from incrax.fit.problem import check_model
+from incrax.models.bound import check_trainable
 
 HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width")
 
@@ -156,7 +157,7 @@ def toys(
         raise wrong_option(
             "toys(model, data_sets)", data_sets, "a list of mappings, or an iterator"
         )
-    model.trained("toys")
+    check_trainable(model, "toys")
     names = model.names
     start = model.flat().x0
     fits: list[tuple[Any, ...]] = []

@@ -211,6 +211,13 @@ class Chain(Printable):
         never moved, have none.
 
         Source: Vehtari et al., arXiv:1903.08008, section 4.
+
+        Example:
+            >>> from incrax import samplers
+            >>> log_density = lambda p: -0.5 * p["mu"] ** 2
+            >>> chain = samplers.gibbs(log_density, {"mu": 0.0}, updates={"p": samplers.Walk(2.0)}, key=0, num_sweeps=3)
+            >>> "too few to tell" if not chain.doubt else chain.doubt
+            'too few to tell'
         """
         if not has_arviz():
             return ""
