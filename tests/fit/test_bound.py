@@ -171,6 +171,13 @@ def test_the_table_of_toys_leaves_out_errors_that_a_bound_took():
     assert float(found.tables()[0].rows[0][3]) == pytest.approx(found.errors[0, 0], rel=1e-3)
 
 
+def test_toys_list_parameters_of_one_number_before_elements_of_arrays():
+    names = (*(f"params['theta'][{k}]" for k in range(40)), "params['mu']")
+    given = np.ones((2, 41))
+    found = fit.Toys(names, given, given, np.ones(2), np.ones(2, bool), np.ones(41))
+    assert [row[0] for row in found.tables()[0].rows[:2]] == ["params['mu']", "params['theta'][0]"]
+
+
 def test_tables_and_plots_of_toys(monkeypatch):
     matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     matplotlib.use("Agg")

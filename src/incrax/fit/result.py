@@ -57,6 +57,9 @@ ELSEWHERE = {
     "x": "`result.values`, or `result.params`",
     "fun": "`result.value`",
     "fval": "`result.value`",
+    "nll": "`result.value`",
+    "fmin": "`result.value`, `result.edm` and `result.is_converged`",
+    "limits": "`result.bounds`",
     "success": "`result.is_converged`",
     "valid": "`result.is_converged`",
     "jac": "`result.gradient`",
@@ -84,7 +87,7 @@ def part_named(name: str, names: Sequence[str]) -> tuple[str, list[int]]:
     Raises:
         MinimumError: there are none, or several things end so.
     """
-    found = elements_named(name, names) if isinstance(name, str) else {}
+    found = elements_named(name, names)
     if not found:
         raise MinimumError(
             f"{name!r} names no free element of this fit. This is usually a typing error, an array "

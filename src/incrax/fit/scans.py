@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from incrax import Bound
 from incrax._forecast import Forecast
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._progress import Meter
 from incrax._table import Printable, Table, many
@@ -188,6 +189,7 @@ class Scan(Printable):
 # --- scans ----------------------------------------------------------------------------------------
 
 
+@spelled_here
 def profile(
     result: FitResult | Bound | tuple[Any, ...],
     name: str,
@@ -286,6 +288,7 @@ def scan2d(
     return _scan(result, numbers, axes, tolerance, progress=progress)
 
 
+@spelled_here
 def contour(
     result: FitResult | Bound | tuple[Any, ...],
     first: str,
