@@ -2680,13 +2680,13 @@ MUTANTS = [
     Mutant(
         "a record of other parameters answers",
         "bijectors/remembered.py",
-        "record.has_context(context) and watch.snapshot.is_same(record.snapshot)",
-        "record.has_context(context)",
+        "record._has_context(context) and watch.snapshot.is_same(record.snapshot)",
+        "record._has_context(context)",
     ),
     Mutant(
         "a record of another context answers",
         "bijectors/remembered.py",
-        "record.has_context(context) and watch.snapshot.is_same(record.snapshot)",
+        "record._has_context(context) and watch.snapshot.is_same(record.snapshot)",
         "watch.snapshot.is_same(record.snapshot)",
     ),
     Mutant(
