@@ -2114,8 +2114,8 @@ MUTANTS = [
     Mutant(
         "what is fixed in a model moves in scans of its least squares",
         "fit/problem.py",
-        "tree_of=model.shape()).only(model.is_free)",
-        "tree_of=model.shape())",
+        "tree_of=tree_of).only(is_free)",
+        "tree_of=tree_of)",
         "tests/fit/test_results.py",
     ),
     Mutant(
@@ -2680,13 +2680,13 @@ MUTANTS = [
     Mutant(
         "a record of other parameters answers",
         "bijectors/remembered.py",
-        "record.has_context(context) and watch.snapshot.is_same(record.snapshot)",
-        "record.has_context(context)",
+        "record._has_context(context) and watch.snapshot.is_same(record.snapshot)",
+        "record._has_context(context)",
     ),
     Mutant(
         "a record of another context answers",
         "bijectors/remembered.py",
-        "record.has_context(context) and watch.snapshot.is_same(record.snapshot)",
+        "record._has_context(context) and watch.snapshot.is_same(record.snapshot)",
         "watch.snapshot.is_same(record.snapshot)",
     ),
     Mutant(

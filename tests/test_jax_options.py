@@ -129,6 +129,15 @@ def test_products_with_tangents_are_functions(name):
         getattr(incrax, name)(product, (1.0, 2.0), (1.0, 0.0))
 
 
+@pytest.mark.parametrize(("name", "option"), _jax_options.SPELLED)
+def test_an_option_of_iminuit_or_numpyro_says_ours(name, option):
+    function = getattr(incrax.samplers if name == "gibbs" else incrax.fit, name)
+    ours = _jax_options.SPELLED[name, option]
+    assert ours in inspect.signature(function).parameters
+    with refused(f"`{name}` has no `{option}`. Write `{ours}=10`."):
+        function(product, **{option: 10})
+
+
 @pytest.mark.parametrize("name", sorted(_jax_options.FUNCTIONS))
 def test_a_function_of_others_says_what_has_its_place(name):
     module, _, last = f"incrax.{name}".rpartition(".")

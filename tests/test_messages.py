@@ -668,6 +668,22 @@ def test_an_error_inside_says_which_numbers_of_a_module_are_traced(read, error):
     )
 
 
+@pytest.mark.parametrize("read", [range, jnp.zeros])
+@pytest.mark.parametrize("method", ["value", "grad"])
+def test_an_error_in_a_bound_model_says_which_numbers_of_a_module_are_traced(read, method):
+    """They are floats there, and trainable."""
+
+    def deep(net, x):
+        read(net.depth)
+        return jnp.sum(net.weights @ x)
+
+    model = incrax.bind(deep, net=Layers(np.eye(5), 3), x=X, roles={"x": "data"})
+    with pytest.raises(TypeError) as caught:
+        getattr(model, method)()
+    notes = "".join(caught.value.__notes__)
+    assert "deep` was traced with whole numbers of Python inside an object: `net.depth`. " in notes
+
+
 def test_errors_of_tracing_name_the_users_function_and_argument():
     def branchy(x, limit):
         return x if limit > 0 else -x

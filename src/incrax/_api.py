@@ -32,7 +32,7 @@ class HasPaths(Protocol):
     `guarded`.
     """
 
-    def with_incremental_paths(
+    def _with_incremental_paths(
         self, make: Callable[[Callable[..., Any]], Incremental[..., Any]]
     ) -> Any:
         """The same function, each path evaluated by what `make` returns for it."""
@@ -161,7 +161,7 @@ def incremental(
 
     def wrap(fun: Callable[P, R]) -> Any:
         if isinstance(fun, HasPaths):
-            return fun.with_incremental_paths(partial(Incremental, options=options))
+            return fun._with_incremental_paths(partial(Incremental, options=options))
         return Incremental(fun, options)
 
     return wrap if f is None else wrap(f)

@@ -71,6 +71,14 @@ WENT = {
     ("guarded", "dynamic"): "Pass an `incrax.Padded(rows, length)`, or use `incrax.bucketed`",
 }
 """What to write in place of an option that 0.1 had."""
+SPELLED = {
+    ("contour", "size"): "num_points",
+    ("gibbs", "num_chains"): "chains",
+    ("gibbs", "num_samples"): "num_sweeps",
+    ("gibbs", "rng_key"): "key",
+    ("profile", "size"): "num_points",
+}
+"""Our names of options of iminuit and NumPyro."""
 SECOND = {
     "grad": "argnums",
     "value_and_grad": "argnums",
@@ -98,6 +106,8 @@ FUNCTIONS = {
     "switch": "`jax.lax.switch`, or `incrax.guarded(f)` for Python `if`",
     "fori_loop": "`incrax.scan(lambda carry, i: (body(i, carry), None), init, jnp.arange(n))`",
     "fit.Minuit": "`incrax.fit.minimize(f, start, x)`, whose `method` is `'migrad'`",
+    "fit.migrad": "`incrax.fit.minimize(f, start, x)`, whose `method` is `'migrad'`",
+    "fit.mncontour": "`incrax.fit.contour(result, 'mu', 'sigma')`",
     "fit.hesse": "`result.errors`, `result.covariance` of `incrax.fit.minimize(f, start, x)`",
     "fit.minos": "`result.minos('mu')` of `result = incrax.fit.minimize(f, start, x)`",
     "fit.scan": "`incrax.fit.profile(result, 'mu')`, which minimises over all others",
@@ -105,6 +115,7 @@ FUNCTIONS = {
     "fit.least_squares": "`incrax.fit.levenberg_marquardt(residuals, start, x, y)`",
     "samplers.HMC": "`samplers.Hamiltonian()` for a block of `samplers.gibbs`",
     "samplers.Metropolis": "`samplers.Walk()` for a block of `samplers.gibbs`",
+    "samplers.Slice": "`samplers.Walk()` for a block of `samplers.gibbs`, which finds its width",
     "samplers.NUTS": "`numpyro.infer.NUTS(potential_fn=samplers.numpyro_potential(f, start))`",
     "samplers.hmc": "`numpyro.infer.HMC(potential_fn=samplers.numpyro_potential(f, start))`",
     "samplers.nuts": "`numpyro.infer.NUTS(potential_fn=samplers.numpyro_potential(f, start))`",
@@ -139,7 +150,10 @@ def spelled_here(function: Callable[P, R]) -> Callable[P, R]:
     def entry(*args: P.args, **kwargs: P.kwargs) -> R:
         if len(args) > 1 and name in SECOND:
             raise _foreign(name, SECOND[name], args[1])
-        for option in kwargs:
+        for option, value in kwargs.items():
+            if (name, option) in SPELLED:
+                ours = SPELLED[name, option]
+                raise TypeError(f"`{name}` has no `{option}`. Write `{ours}={value!r}`.")
             if (name, option) in WENT:
                 went = f"`incrax.{name}` has no `{option}` since version 0.2"
                 raise TypeError(f"{went}. {WENT[name, option]}.")

@@ -10,6 +10,7 @@ from helpers import MINIMAL
 
 import incrax
 from incrax import fit, samplers
+from incrax.models.bound import prepared_of
 
 iminuit = pytest.importorskip("iminuit", reason="iminuit is not installed")
 RNG = np.random.default_rng(3)
@@ -64,10 +65,10 @@ def test_bounds_of_the_model_hold():
 def test_the_next_fit_of_a_model_traces_nothing():
     m = model()
     fit.minimize(m)
-    traces = {name: f.stats.traces for name, f in m.prepared().methods.items()}
+    traces = {name: f.stats.traces for name, f in prepared_of(m).methods.items()}
     m.set(mu=0.0, x=X[::-1].copy())
     fit.minimize(m)
-    assert {name: f.stats.traces for name, f in m.prepared().methods.items()} == traces
+    assert {name: f.stats.traces for name, f in prepared_of(m).methods.items()} == traces
     assert set(traces.values()) == {1}
 
 
@@ -170,6 +171,13 @@ def test_the_table_of_toys_leaves_out_errors_that_a_bound_took():
     assert float(found.tables()[0].rows[0][3]) == pytest.approx(found.errors[0, 0], rel=1e-3)
 
 
+def test_toys_list_parameters_of_one_number_before_elements_of_arrays():
+    names = (*(f"params['theta'][{k}]" for k in range(40)), "params['mu']")
+    given = np.ones((2, 41))
+    found = fit.Toys(names, given, given, np.ones(2), np.ones(2, bool), np.ones(41))
+    assert [row[0] for row in found.tables()[0].rows[:2]] == ["params['mu']", "params['theta'][0]"]
+
+
 def test_tables_and_plots_of_toys(monkeypatch):
     matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     matplotlib.use("Agg")
@@ -204,7 +212,7 @@ def test_options_of_the_function_reach_the_fit():
         roles={"x": "data"},
     )
     fit.minimize(m)
-    assert all(f._traces.options.tuning == MINIMAL for f in m.prepared().methods.values())
+    assert all(f._traces.options.tuning == MINIMAL for f in prepared_of(m).methods.values())
 
 
 @pytest.mark.parametrize("given", [{"bounds": {"mu": (0, 1)}}, {"wrt": "mu"}])

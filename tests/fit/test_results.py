@@ -14,6 +14,7 @@ from scipy.optimize import least_squares
 import incrax
 from incrax import fit
 from incrax.fit import result as result_module
+from incrax.fit.result import error_sides
 
 mpl.use("Agg")
 START = {"a": np.array([0.5, 0.1]), "b": 2.0}
@@ -177,10 +178,10 @@ def test_plots_show_every_element(found):
 def test_errors_are_those_of_minos_where_these_are_of_one_sigma():
     result = fit.minimize(lambda x: jnp.cosh(x[0]) - jnp.exp(0.1 * x[0]) + x[1] ** 2, jnp.ones(2))
     wider = result.minos("x[0]", cl=0.95)["x[0]"]
-    assert result.error_sides(0) == (result.errors[0], result.errors[0])
-    assert result.error_sides(0)[1] < wider.upper
+    assert error_sides(result, 0) == (result.errors[0], result.errors[0])
+    assert error_sides(result, 0)[1] < wider.upper
     one = result.minos("x[0]")["x[0]"]
-    assert result.error_sides(0) == (-one.lower, one.upper)
+    assert error_sides(result, 0) == (-one.lower, one.upper)
     drawn = result.plot().axes[0].collections[0].get_segments()[0]
     scale = abs(result.values[0]) / 100
     np.testing.assert_allclose(drawn[:, 0], [one.lower / scale, one.upper / scale])

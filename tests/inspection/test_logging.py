@@ -298,7 +298,17 @@ def test_a_function_with_several_types_has_one_verdict():
 def test_a_loss_says_what_to_do():
     assert weighed(2e-3).sentence == (
         "no: 64 calls took 228 ms, with 100 ms compiling first; `jax.jit` would have taken 164 ms; "
-        "the function is too cheap, or too much of it changes at every call; call it under "
+        "the function is too cheap, or too much of its 1 ms changes at every call; call it under "
+        "`jax.jit` instead, or change fewer inputs at a time"
+    )
+
+
+def test_a_loss_of_long_calls_does_not_say_that_the_function_is_cheap():
+    ledger = Ledger()
+    for _ in range(NUM_CALLS):
+        ledger.note_call(0.6, 0.5, 0.0)
+    assert ledger.verdict.sentence.endswith(
+        "would have taken 32 s; too much of its 500 ms changes at every call; call it under "
         "`jax.jit` instead, or change fewer inputs at a time"
     )
 

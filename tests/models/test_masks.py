@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
+from incrax.models.bound import differentiated, prepared_of
 
 X = np.linspace(0.1, 2.0, 30)
 NOT_TIMED = incrax.Tuning(timed=False)
@@ -133,11 +134,11 @@ def test_what_gets_the_role_fixed_is_left_out_of_derivatives():
     m = bound()
     m.grad()
     m.fix("mu")
-    assert "mu" in m.differentiated_paths
+    assert "mu" in differentiated(m).paths
     m.set_role("mu", "fixed")
-    assert "mu" not in m.differentiated_paths
+    assert "mu" not in differentiated(m).paths
     m.grad()
-    assert "mu" not in m.differentiated_paths
+    assert "mu" not in differentiated(m).paths
 
 
 def test_one_model_has_one_program_for_each_derivative_whatever_is_fixed():
@@ -148,17 +149,17 @@ def test_one_model_has_one_program_for_each_derivative_whatever_is_fixed():
         m.grad(), m.flat().hessian(m.flat().x0)
         m.free(name)
     assert m.stats["value_and_grad"].traces == 1
-    assert m.prepared().methods["hessian"].stats.traces == 1
+    assert prepared_of(m).methods["hessian"].stats.traces == 1
 
 
 def test_what_was_never_free_is_not_differentiated():
     m = bound(roles={"x": "data", "theta": "fixed"})
     m.grad()
-    assert m.differentiated_paths == ("mu",)
-    assert m.prepared().paths == ("mu",)
+    assert differentiated(m).paths == ("mu",)
+    assert prepared_of(m).paths == ("mu",)
     m.free("theta[1]")
     check_against_jax(m, ("mu", "theta[1]"))
-    assert m.differentiated_paths == ("mu", "theta")
+    assert differentiated(m).paths == ("mu", "theta")
 
 
 def test_what_is_fixed_before_the_first_derivative_is_not_differentiated():
@@ -170,7 +171,7 @@ def test_what_is_fixed_before_the_first_derivative_is_not_differentiated():
     m.value()
     m.fix("n")
     assert m.grad() == {"a": 4.0}
-    assert m.differentiated_paths == ("a",)
+    assert differentiated(m).paths == ("a",)
     m = incrax.bind(lambda z, a: jnp.abs(z) * a**2, z=1.0 + 0.0j, a=2.0)
     m.grad()
     m.fix("z")  # no vector has complex elements
@@ -181,9 +182,9 @@ def test_a_parameter_that_becomes_data_is_no_part_of_derivatives():
     m = bound()
     m.grad()
     m.set_role("theta", "data")
-    assert m.differentiated_paths == ("mu",)
+    assert differentiated(m).paths == ("mu",)
     m.set_role("theta", "fixed")
-    assert m.differentiated_paths == ("mu",)
+    assert differentiated(m).paths == ("mu",)
 
 
 def test_roles_tell_of_elements_and_can_be_given_for_them():

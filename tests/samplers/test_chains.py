@@ -57,6 +57,18 @@ def test_blocks_have_short_names_where_these_are_unique(short, whole):
     assert made[0].acceptance == made[1].acceptance
 
 
+@pytest.mark.parametrize("chains", [None, 2])
+def test_samples_of_a_parameter_by_its_name(chains):
+    start = {"mu": 0.0, "theta": np.zeros((2, 2))}
+    f = lambda p: -0.5 * (p["mu"] ** 2 + jnp.sum(p["theta"] ** 2))
+    moves = {("mu", "theta"): samplers.Walk(0.5)}
+    chain = samplers.gibbs(f, start, updates=moves, key=1, num_sweeps=5, chains=chains)
+    tree = chain.tree()
+    np.testing.assert_array_equal(chain["mu"], tree["mu"])
+    np.testing.assert_array_equal(chain["p['theta']"], tree["theta"].reshape(*tree["mu"].shape, 4))
+    np.testing.assert_array_equal(chain["theta[1,0]"], tree["theta"][..., 1, 0])
+
+
 def test_a_short_name_of_labels():
     updates = {"k": samplers.Categorical(2), "x": samplers.Walk(1.0)}
     f = lambda p: -(p["x"] ** 2) - jnp.sum(p["k"])

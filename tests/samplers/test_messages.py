@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +35,45 @@ def test_classes():
     for error in (samplers.BlockError, samplers.ProposalError, samplers.StartError):
         assert issubclass(error, incrax.IncraxError)
         assert issubclass(error, ValueError)
+
+
+def test_a_function_that_cannot_be_called_so():
+    def model(x):
+        numpyro.sample("x", dist.Normal(0.0, 1.0), obs=x)
+
+    with pytest.raises(TypeError) as caught:
+        samplers.gibbs(model, START, np.ones(3), key=1, num_sweeps=2)
+    text = (
+        "`gibbs` calls `model` with all arguments that follow it, of which the first is sampled "
+        "unless `wrt` says otherwise. A model of NumPyro takes its data alone: `found = "
+        "samplers.from_numpyro(model, *data)` has a log-density and parameters. Nothing was sampled."
+    )
+    assert text in caught.value.__notes__
+
+
+def test_a_kernel_that_wants_more():
+    with pytest.raises(TypeError) as caught:
+        gibbs({"a": WALK, "b": samplers.Kernel(blackjax.nuts)})
+    text = (
+        "`Kernel(make)` calls `make(log_density, step_size)`. Give a kernel of BlackJAX what else it "
+        "needs: `lambda log_density, step_size: blackjax.nuts(log_density, step_size, jnp.ones(n))`, "
+        "with n the elements of the block or row. Nothing was sampled."
+    )
+    assert text in caught.value.__notes__
+
+
+def test_parts_of_a_chain_by_names_that_are_none():
+    chain = gibbs({("a", "b"): WALK})
+    text = "`b[2]` names no input of this function; its inputs are: p['a'], p['b'][0], p['b'][1]. "
+    with pytest.raises(incrax.errors.UnknownInputError, match=re.escape(text)):
+        chain["b[2]"]
+    with pytest.raises(incrax.errors.UnknownInputError, match=re.escape("`0` names no input")):
+        chain[0]
+    f = lambda p: -(p["u"]["a"] ** 2) - p["v"]["a"] ** 2
+    chain = gibbs(None, {"u": {"a": 1.0}, "v": {"a": 1.0}}, f)
+    text = "`a` may be `p['u']['a']`, `p['v']['a']`. Nothing was evaluated or stored."
+    with pytest.raises(incrax.errors.AmbiguousInputError, match=re.escape(text)):
+        chain["a"]
 
 
 def test_parameters_in_two_blocks():

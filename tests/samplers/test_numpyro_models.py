@@ -55,7 +55,7 @@ def test_the_log_density_is_that_of_numpyro():
     expected = log_density(mixture, (X, 3), {}, given)[0] + 0.3  # d scale / d log(scale)
     np.testing.assert_allclose(model.log_density(p, data), expected, rtol=1e-12)
     others = {"mu": p["mu"], "scale": given["scale"]}
-    found = model.conditional({"z": p["z"]}, others, data)
+    found = model._conditional({"z": p["z"]}, others, data)
     np.testing.assert_allclose(found, expected - 0.3, rtol=1e-12)
 
 

@@ -66,7 +66,7 @@ class Origin:
         """The context of the pass, or None if there was none or it is gone."""
         return None if self.context_ref is None else self.context_ref()
 
-    def has_context(self, context: Any) -> bool:
+    def _has_context(self, context: Any) -> bool:
         """Whether a context is the recorded object."""
         if self.context_ref is None:
             return context is None

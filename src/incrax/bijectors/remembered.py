@@ -244,7 +244,7 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Origin | N
         if (
             record.direction != direction
             and record.is_wide == _is_wide()
-            and record.has_context(context)
+            and record._has_context(context)
             and watch.snapshot.is_same(record.snapshot)
         ):
             return record if watch.is_readable() and is_readable(record.source) else None

@@ -43,6 +43,7 @@ from incrax.fit.steps import (
     Setup,
 )
 from incrax.fit.task import Callback, Task, task_of
+from incrax.models.bound import keep_differentiated
 from incrax.models.bounds import Box
 
 Function = Callable[..., Any]
@@ -145,7 +146,7 @@ def levenberg_marquardt(
     make_task = functools.partial(_task, asked, setup)
     made = _result(asked, found, make_task, is_absolute=is_absolute)
     if model is not None:
-        model.keep_differentiated()
+        keep_differentiated(model)
         model.set_vector(asked.box.inside(made.values))
     return made
 

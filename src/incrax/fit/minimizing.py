@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from incrax.fit.methods import (
     unknown_options,
 )
 from incrax.fit.problem import Limits, check_positive, check_search
-from incrax.fit.result import NO_DERIVATIVE, FitResult, Status
+from incrax.fit.result import NO_DERIVATIVE, FitResult, Status, gain_left, near_enough
 from incrax.fit.task import (
     Callback,
     CountedTask,
@@ -41,6 +42,10 @@ MIGRAD = "migrad"
 MAX_CALLS = 10_000
 MAX_JUDGED = 256
 """Elements up to which the end of a search is judged by a Hessian."""
+PRECISE = 1e-4
+"""Of the error definition: an estimated distance to the minimum below this ends in rounding errors,
+not in a stall.
+"""
 
 
 def minimize(
@@ -216,32 +221,48 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
     except NO_DERIVATIVE:
         if found.counts.gradients:
             raise
-        return found.retold("its gradient, which the function does not have, was not tested")
-    found.keep(gradient=gradient)
+        return _retold(found, "its gradient, which the function does not have, was not tested")
+    found.__dict__["gradient"] = gradient
     if not np.all(np.isfinite(gradient)):
-        return found.retold("the gradient is not finite there", Status.NOT_FINITE)
+        return _retold(found, "the gradient is not finite there", Status.NOT_FINITE)
     if found.status is Status.STALLED:
-        return found.judged() if len(found.values) <= MAX_JUDGED else found
-    left = _left_to_gain(found, metric)
-    if np.isfinite(left):
-        if left <= found.goal:
-            return found.retold(edm=left)
-        reason = f"by the gradient {left:.3g} is left to gain, and near enough is {found.goal:.3g}"
-        return found.retold(reason, Status.STALLED, left)
+        is_small = len(found.values) <= MAX_JUDGED
+        is_done = is_small and found.is_minimum and found.edm <= PRECISE * found.errordef
+        return _retold(found, status=Status.AT_PRECISION) if is_done else found
+    gain = _left_to_gain(found, metric)
+    if np.isfinite(gain):
+        goal = near_enough(found)
+        if gain <= goal:
+            return _retold(found, edm=gain)
+        reason = f"by the gradient {gain:.3g} is left to gain, and near enough is {goal:.3g}"
+        return _retold(found, reason, Status.STALLED, gain)
     slope = steepest(found.values, gradient, found.bounds)
     most = SLOPE * max(abs(found.value), found.errordef)
     if slope <= most:
         return found
-    return found.retold(
-        f"the gradient is {slope:.3g} per size of an element, above {most:.3g}", Status.STALLED
+    return _retold(
+        found,
+        f"the gradient is {slope:.3g} per size of an element, above {most:.3g}",
+        Status.STALLED,
     )
 
 
 def _left_to_gain(found: FitResult, metric: np.ndarray | None) -> float:
     """By what the method knows of the Hessian, or by the Hessian; NaN where there is neither."""
     if metric is not None:
-        return found.left(metric)
+        return gain_left(found, metric)
     if len(found.values) <= MAX_JUDGED:
         with contextlib.suppress(*NO_DERIVATIVE):
-            return found.left(found.second_derivatives)
+            return gain_left(found, found.second_derivatives)
     return np.nan
+
+
+def _retold(
+    found: FitResult, reason: str = "", status: Status | None = None, edm: float = np.nan
+) -> FitResult:
+    """The same point with another status and a reason behind the method's own account."""
+    message = f"{found.message}; {reason}" if reason else found.message
+    other = replace(found, status=status or found.status, message=message, _edm=edm)
+    known = {"gradient", "hessian", "second_derivatives"} & found.__dict__.keys()
+    other.__dict__.update({name: found.__dict__[name] for name in known})
+    return other

@@ -37,6 +37,7 @@ from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, element_names
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import BindError, BoundsError, ParameterTypeError
+from incrax.models.bound import check_trainable, differentiated
 from incrax.models.bounds import Box, bounds_from
 from incrax.models.names import elements_named, without_index
 
@@ -431,12 +432,12 @@ def posed(
 
 
 def _posed_model(caller: str, model: Bound) -> Problem:
-    model.trained(caller)
-    paths = model.differentiated_paths
+    check_trainable(model, caller)
+    paths, is_free, tree_of = differentiated(model)
     bounds = model.bounds.items()
     own = {path: pair for path, pair in bounds if path in paths and np.size(pair[0])}
     found = problem(caller, model.function, model.args, paths, own)
-    return found._replace(tree_of=model.shape()).only(model.is_free)
+    return found._replace(tree_of=tree_of).only(is_free)
 
 
 def _check_beside(caller: str, given: Mapping[str, Any]) -> None:

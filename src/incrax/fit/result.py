@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,10 +37,6 @@ of an error.
 """
 NOISE = 10.0
 """Rounding errors of a value, in units of epsilon times the value."""
-PRECISE = 1e-4
-"""Of the error definition: an estimated distance to the minimum below this ends in rounding errors,
-not in a stall.
-"""
 
 
 class Intervals(dict[str, Interval]):
@@ -61,6 +57,9 @@ ELSEWHERE = {
     "x": "`result.values`, or `result.params`",
     "fun": "`result.value`",
     "fval": "`result.value`",
+    "nll": "`result.value`",
+    "fmin": "`result.value`, `result.edm` and `result.is_converged`",
+    "limits": "`result.bounds`",
     "success": "`result.is_converged`",
     "valid": "`result.is_converged`",
     "jac": "`result.gradient`",
@@ -88,7 +87,7 @@ def part_named(name: str, names: Sequence[str]) -> tuple[str, list[int]]:
     Raises:
         MinimumError: there are none, or several things end so.
     """
-    found = elements_named(name, names) if isinstance(name, str) else {}
+    found = elements_named(name, names)
     if not found:
         raise MinimumError(
             f"{name!r} names no free element of this fit. This is usually a typing error, an array "
@@ -369,58 +368,22 @@ class FitResult(Printable):
         """Whether nothing is left to gain, and the Hessian is positive definite for all that no
         bound holds.
         """
-        return self._curvature.is_definite and self._left <= self.goal
+        return self._curvature.is_definite and self._left <= near_enough(self)
 
     @property
     def is_saddle(self) -> bool:
         """Whether the function falls from here along some way, by second derivatives."""
         return self._curvature.is_saddle
 
-    @property
-    def is_near(self) -> bool:
-        """Whether the Hessian is positive definite, and its minimum near enough for intervals and
-        scans from here.
-        """
-        return self._curvature.is_definite and self._left <= max(NEAR * self.errordef, self.goal)
-
-    @property
-    def goal(self) -> float:
-        """What may be left to gain at a minimum, in units of the function: a tenth of an error, or
-        rounding errors.
-        """
-        return self.near_enough(ENOUGH)
-
-    def near_enough(self, share: float) -> float:
-        """A share of the error definition, or rounding errors of the function where these are
-        larger.
-        """
-        start = self._problem.x
-        eps = float(np.finfo(start.dtype).eps)
-        return max(share * self.errordef, NOISE * eps * abs(self.value))
-
-    def left(self, hessian: np.ndarray) -> float:
-        """What is left to gain within the bounds, by a Hessian or an estimate of it."""
-        return left_to_gain(self.values, self.gradient, hessian, self.bounds, self.errordef)
-
     @cached_property
     def _left(self) -> float:
-        return self.left(self.second_derivatives)
+        return gain_left(self, self.second_derivatives)
 
     @cached_property
     def errors(self) -> np.ndarray:
         """Standard errors, shape (n,): roots of the diagonal of `covariance`."""
         with np.errstate(invalid="ignore"):
             return np.sqrt(np.diagonal(self.covariance))
-
-    def error_sides(self, number: int) -> tuple[float, float]:
-        """The error of an element below and above, both positive: those of MINOS for one sigma where
-        it found them, else the standard error; NaN where there is none.
-        """
-        found = self.intervals.get(self.names[number])
-        if found is not None and found.is_valid and found.cl in (None, 1):
-            return -found.lower, found.upper
-        error = float(self.errors[number])
-        return (error, error) if np.isfinite(error) else (np.nan, np.nan)
 
     @cached_property
     def correlation(self) -> np.ndarray:
@@ -466,40 +429,13 @@ class FitResult(Printable):
         chosen = [self.names[self.number(name)] for name in names] or [
             name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held
         ]
-        with self.minuit(CountedTask(self.task), "minos") as minuit:
+        with minuit_from(self, CountedTask(self.task), "minos") as minuit:
             minuit.minos(*chosen, cl=cl)
             merrors = [minuit.merrors[name] for name in chosen]
         found = [Interval(each.lower, each.upper, bool(each.is_valid), cl) for each in merrors]
         intervals = Intervals(zip(chosen, found, strict=True))
         self.intervals.update(intervals)
         return intervals
-
-    def minuit(self, counted: CountedTask, what: str) -> AbstractContextManager[Any]:
-        """Minuit at the minimum, over these functions.
-
-        Raises:
-            MinimumError: it is no minimum.
-        """
-        self.check_near(what)
-        hessian = None if np.any(self.is_held) else self.second_derivatives
-        return minuit_at(counted, self.values, hessian, self.errordef, what)
-
-    def check_near(self, what: str) -> None:
-        """Refuse a point that is no minimum to go out from.
-
-        Raises:
-            MinimumError: as it says.
-        """
-        if not self.is_near:
-            flat = [name for name, x in zip(self.names, self.errors, strict=True) if np.isinf(x)]
-            here = f" (here {listed(flat)})" if flat else ""
-            raise MinimumError(
-                f"`{what}` goes out from a minimum, and this search ended as: {self.status.value}. "
-                "Its Hessian is needed, positive definite, for a first guess. This is usually a "
-                "search that was stopped, a function with kinks, or a parameter that the data do "
-                f"not determine{here}. Minimise again from here with `strategy=1`, which finds the "
-                "way down from a saddle, smooth the function, or fix that parameter by `wrt`."
-            )
 
     # --- reports ----------------------------------------------------------------------------------
 
@@ -544,7 +480,7 @@ class FitResult(Printable):
         is_exact = "second_derivatives" in self.__dict__
         is_known = is_exact or np.isfinite(self._edm)
         edm = f", edm {self.edm:.2g}" if is_known else ""
-        if is_exact and self.goal < self._left < np.inf:
+        if is_exact and near_enough(self) < self._left < np.inf:
             edm = f"{edm} by second derivatives: minimise again from here"
         if is_exact and self.is_saddle:
             edm = ", at a saddle by second derivatives: minimise again from here with strategy=1"
@@ -565,7 +501,7 @@ class FitResult(Printable):
         """
         size = (10, 1.5 + 0.3 * len(self.names))
         figure, (left, right) = axes_for("FitResult.plot", ax, 2, size)
-        sides = [self.error_sides(k) for k in range(len(self.names))]
+        sides = [error_sides(self, k) for k in range(len(self.names))]
         scale = np.where(self.values == 0, 1.0, np.abs(self.values)) / 100
         places = np.arange(len(self.names))[::-1]
         relative = np.nan_to_num(np.transpose(sides) / scale)
@@ -580,26 +516,64 @@ class FitResult(Printable):
         figure.colorbar(image, ax=right, label="correlation")
         return figure
 
-    def judged(self) -> FitResult:
-        """The same, where a search that gave up is at its rounding errors: nothing is left to
-        gain.
-        """
-        is_done = self.is_minimum and self._left <= PRECISE * self.errordef
-        return self.retold(status=Status.AT_PRECISION) if is_done else self
 
-    def keep(self, **derivatives: np.ndarray) -> None:
-        """Derivatives at the end that are known already."""
-        self.__dict__.update(derivatives)
+# --- for other modules ----------------------------------------------------------------------------
 
-    def retold(
-        self, reason: str = "", status: Status | None = None, edm: float = np.nan
-    ) -> FitResult:
-        """The same point with another status and a reason behind the method's own account."""
-        message = f"{self.message}; {reason}" if reason else self.message
-        found = replace(self, status=status or self.status, message=message, _edm=edm)
-        known = {"gradient", "hessian", "second_derivatives"} & self.__dict__.keys()
-        found.keep(**{name: self.__dict__[name] for name in known})
-        return found
+
+def near_enough(result: FitResult, share: float = ENOUGH) -> float:
+    """What may be left to gain, in units of the function: a share of the error definition, or
+    rounding errors where these are larger.
+    """
+    start = result._problem.x
+    eps = float(np.finfo(start.dtype).eps)
+    return max(share * result.errordef, NOISE * eps * abs(result.value))
+
+
+def gain_left(result: FitResult, hessian: np.ndarray) -> float:
+    """What is left to gain within the bounds, by a Hessian or an estimate of it."""
+    return left_to_gain(result.values, result.gradient, hessian, result.bounds, result.errordef)
+
+
+def error_sides(result: FitResult, number: int) -> tuple[float, float]:
+    """The error of an element below and above, both positive: those of MINOS for one sigma where
+    it found them, else the standard error; NaN where there is none.
+    """
+    found = result.intervals.get(result.names[number])
+    if found is not None and found.is_valid and found.cl in (None, 1):
+        return -found.lower, found.upper
+    error = float(result.errors[number])
+    return (error, error) if np.isfinite(error) else (np.nan, np.nan)
+
+
+def minuit_from(result: FitResult, counted: CountedTask, what: str) -> AbstractContextManager[Any]:
+    """Minuit at the minimum, over these functions.
+
+    Raises:
+        MinimumError: it is no minimum.
+    """
+    check_near(result, what)
+    hessian = None if np.any(result.is_held) else result.second_derivatives
+    return minuit_at(counted, result.values, hessian, result.errordef, what)
+
+
+def check_near(result: FitResult, what: str) -> None:
+    """Refuse a point to go out from whose Hessian is not positive definite, or has its minimum
+    elsewhere.
+
+    Raises:
+        MinimumError: as it says.
+    """
+    if result._curvature.is_definite and result._left <= near_enough(result, NEAR):
+        return
+    flat = [name for name, x in zip(result.names, result.errors, strict=True) if np.isinf(x)]
+    here = f" (here {listed(flat)})" if flat else ""
+    raise MinimumError(
+        f"`{what}` goes out from a minimum, and this search ended as: {result.status.value}. "
+        "Its Hessian is needed, positive definite, for a first guess. This is usually a "
+        "search that was stopped, a function with kinks, or a parameter that the data do "
+        f"not determine{here}. Minimise again from here with `strategy=1`, which finds the "
+        "way down from a saddle, smooth the function, or fix that parameter by `wrt`."
+    )
 
 
 def _several_elements(name: str, found: Sequence[str]) -> MinimumError:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from incrax import Bound
 from incrax._forecast import Forecast
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._progress import Meter
 from incrax._table import Printable, Table, many
@@ -24,7 +25,15 @@ from incrax.fit.axes import axes_for
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.methods import check_level, failed_minuit
 from incrax.fit.minimizing import minimize
-from incrax.fit.result import NEAR, FitResult, part_named
+from incrax.fit.result import (
+    NEAR,
+    FitResult,
+    check_near,
+    error_sides,
+    minuit_from,
+    near_enough,
+    part_named,
+)
 from incrax.fit.task import CountedTask, Counts, Work
 from incrax.models.names import without_index
 
@@ -180,6 +189,7 @@ class Scan(Printable):
 # --- scans ----------------------------------------------------------------------------------------
 
 
+@spelled_here
 def profile(
     result: FitResult | Bound | tuple[Any, ...],
     name: str,
@@ -278,6 +288,7 @@ def scan2d(
     return _scan(result, numbers, axes, tolerance, progress=progress)
 
 
+@spelled_here
 def contour(
     result: FitResult | Bound | tuple[Any, ...],
     first: str,
@@ -320,7 +331,7 @@ def contour(
     names = tuple(result.names[number] for number in _pair(result, first, second))
     level = result.errordef * _standard_rise(cl)
     counted = CountedTask(result.task)
-    with result.minuit(counted, "contour") as minuit:
+    with minuit_from(result, counted, "contour") as minuit:
         points = np.asarray(minuit.mncontour(*names, cl=cl, size=num_points))
     if len(points) < 4:
         raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
@@ -548,9 +559,9 @@ def impacts(
     interest = result.number(poi)
     numbers = np.delete(np.arange(len(result.names)), interest)
     centres, widths = _known(result, constraints or {})
-    goal = result.near_enough(tolerance)
+    goal = near_enough(result, tolerance)
     best = _sharpened(counted, _minimum_of(result), goal)
-    errors = np.array([result.error_sides(number) for number in numbers.tolist()]).reshape(-1, 2)
+    errors = np.array([error_sides(result, number) for number in numbers.tolist()]).reshape(-1, 2)
     held = best.x[numbers, None] + errors * [-1.0, 1.0]
     held = np.clip(held, *(bound[numbers, None] for bound in result.bounds))
     followers = [Follower(counted, best, [number], goal) for number in numbers.tolist()]
@@ -663,7 +674,7 @@ def _minimum(result: Any, what: str) -> FitResult:
                 what, result, "a fit, a bound model, or a tuple of what `minimize` takes"
             )
         result = minimize(result) if isinstance(result, Bound) else minimize(*result)
-    result.check_near(what)
+    check_near(result, what)
     return result
 
 

@@ -20,6 +20,8 @@ from incrax.errors import BindError
 from incrax.fit.axes import NUM_ABREAST, axes_for
 from incrax.fit.minimizing import minimize
 from incrax.fit.problem import check_model
+from incrax.models.bound import check_trainable
+from incrax.models.names import without_index
 
 HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width")
 
@@ -99,7 +101,9 @@ class Toys(Printable):
         return f"{self.is_converged.sum()} of {self.is_converged.size} fits converged{advice}"
 
     def tables(self) -> list[Table]:
-        """Of the first elements: values, errors and pulls of the fits that converged."""
+        """Values, errors and pulls of the fits that converged: of parameters that are one number,
+        then of the first elements of arrays.
+        """
         done = self.is_converged
         if not done.any():
             return []
@@ -111,6 +115,7 @@ class Toys(Printable):
             (name, *(f"{x:.4g}" for x in row))
             for name, *row in zip(self.names, *map(np.ma.filled, columns), strict=True)
         ]
+        rows.sort(key=lambda row: without_index(row[0])[1] is not None)
         return [Table("", HEADER, rows)]
 
 
@@ -156,7 +161,7 @@ def toys(
         raise wrong_option(
             "toys(model, data_sets)", data_sets, "a list of mappings, or an iterator"
         )
-    model.trained("toys")
+    check_trainable(model, "toys")
     names = model.names
     start = model.flat().x0
     fits: list[tuple[Any, ...]] = []

@@ -22,6 +22,7 @@ from incrax import Bound, Incremental, Prepared, Tuning, prepare
 from incrax.derivatives.transforms import options_of, plain
 from incrax.errors import MethodError
 from incrax.fit.problem import Problem, posed
+from incrax.models.bound import prepared_of
 from incrax.models.bounds import Box
 
 Callback = Callable[[Any, float], "bool | None"]
@@ -119,7 +120,7 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
         return fun
     found = posed("minimize", fun, args, wrt, bounds)
     if isinstance(fun, Bound):
-        return Task(found, fun.flat(), fun.prepared())
+        return Task(found, fun.flat(), prepared_of(fun))
     return task_of(found)
 
 

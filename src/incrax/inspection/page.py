@@ -23,7 +23,7 @@ from incrax._incremental import Incremental
 from incrax._table import many
 from incrax.errors import ReportError
 from incrax.inspection.page_data import Subject, page_data
-from incrax.models.bound import Bound
+from incrax.models.bound import Bound, most_called
 from incrax.rows.engine import RowEngine
 
 SCRIPTS = ("model.js", "text.js", "inputs.js", "map.js", "tables.js", "main.js")
@@ -66,10 +66,7 @@ def report(f: Any, /, *args: Any, **kwargs: Any) -> Report:
         >>> incrax.report(f).as_dict()["stats"]["calls"]
         2
     """
-    function = getattr(f, "__func__", f)
-    if isinstance(f, Bound):
-        functions = f.functions.values()
-        function = max(functions, key=lambda each: each.stats.calls) if functions else f.function
+    function = most_called(f) if isinstance(f, Bound) else getattr(f, "__func__", f)
     if not isinstance(function, Incremental):
         raise ReportError(
             f"`report(f)` got a {type(f).__name__}. A page shows what an incremental function "

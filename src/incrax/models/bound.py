@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -257,8 +257,8 @@ class Bound(Printable):
         Raises:
             BindError: nothing is.
         """
-        self.trained(method)
-        self._differentiate(self.differentiated_paths)
+        check_trainable(self, method)
+        self._differentiate(self._wanted_paths)
 
     def _called(self, method: Method) -> Any:
         if method not in VALUES:
@@ -278,20 +278,6 @@ class Bound(Printable):
             return incremental(function, **self._options)
         make = MAKERS[program]
         return make(self._functions.value, wrt=self._differentiated, **self._options)
-
-    def trained(self, method: str) -> tuple[str, ...]:
-        """`trainable_paths`, for a method that needs some.
-
-        Raises:
-            BindError: there are none.
-        """
-        if not self.trainable_paths:
-            raise BindError(
-                f"`{method}` needs something trainable, and no input of this model is. The model "
-                'is as it was. Give a floating input the role "trainable": `model.set_role("mu", '
-                '"trainable")`.'
-            )
-        return self.trainable_paths
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -463,26 +449,13 @@ class Bound(Printable):
         return self._inputs.paths(TRAINABLE)
 
     @property
-    def differentiated_paths(self) -> tuple[str, ...]:
+    def _wanted_paths(self) -> tuple[str, ...]:
         """The paths of the leaves by which derivatives are evaluated, in order: the trainable ones,
         and those that are fixed now and were trainable when one was evaluated before.
         """
         names = self._inputs.names
         wanted = {*self._differentiated, *self.trainable_paths}
         return tuple(path for path in names.paths if path in wanted)
-
-    def keep_differentiated(self) -> None:
-        """Let `differentiated_paths` keep what is fixed from now on: for callers who have compiled
-        derivatives of their own by them.
-        """
-        self._differentiate(self.differentiated_paths)
-        self._is_kept = True
-
-    @property
-    def is_free(self) -> np.ndarray:
-        """Which elements of the leaves of `differentiated_paths` are trainable, end to end."""
-        wanted = self.differentiated_paths
-        return are_free([leaf for leaf in self._inputs.leaves if leaf.path in wanted])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -506,32 +479,12 @@ class Bound(Printable):
         """The value as an incremental function of all inputs by position: what `value` calls."""
         return self._function("value")
 
-    @property
-    def functions(self) -> dict[str, Incremental[..., Any]]:
-        """The incremental function behind each method that was called since roles changed."""
-        return dict(self._made)
-
     def flat(self) -> Flat:
         """Value and derivatives as functions of one vector of the trainable elements; all else as
         it is now.
         """
         free = {leaf.path: leaf.mask for leaf in self._inputs.of(TRAINABLE)}
-        return self.prepared().flat_at(*self.args, free=free)
-
-    def prepared(self) -> Prepared:
-        """All derivatives by `differentiated_paths`; kept for as long as these stay, for some types
-        of the inputs.
-        """
-        self._ready("flat")
-        shared = lambda method: self._function(SHARED[method]) if method in SHARED else None
-        given = self._functions.value, self.args, self._differentiated, self._options
-        return self._prepared.made(self._inputs.types, lambda: Prepared(*given, shared))
-
-    def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
-        """A function that gives leaves, one for each of `differentiated_paths`, the shape that
-        `grad()` has now.
-        """
-        return self._inputs.shape(self.differentiated_paths)
+        return prepared_of(self).flat_at(*self.args, free=free)
 
     def set_vector(self, x: Any) -> None:
         """Set the trainable inputs to the elements of a vector of shape (n,), in the order of
@@ -548,7 +501,7 @@ class Bound(Printable):
         """Steps of an optimiser of optax, with state updated before or after each; see
         `Training`.
         """
-        self.trained("training")
+        check_trainable(self, "training")
         return Training(self._inputs, self._functions, optimizer, updates)
 
     # --- reports ----------------------------------------------------------------------------------
@@ -587,6 +540,67 @@ def _masked(result: Any, mask: np.ndarray | None, num_behind: int = 0) -> Any:
     if mask is None:
         return result
     return jnp.where(mask.reshape(mask.shape + (1,) * num_behind), result, 0)
+
+
+# --- for fits and reports -------------------------------------------------------------------------
+
+
+class Differentiated(NamedTuple):
+    """The leaves by which a model's derivatives are evaluated, in order."""
+
+    paths: tuple[str, ...]
+    is_free: np.ndarray
+    """Which elements are trainable, end to end."""
+    tree_of: Callable[[Sequence[Any]], dict[str, Any]]
+    """Gives such leaves the shape that `grad()` has now."""
+
+
+def differentiated(model: Bound) -> Differentiated:
+    """The trainable leaves, and those that are fixed now and were trainable when a derivative was
+    evaluated before.
+    """
+    inputs = model._inputs
+    paths = model._wanted_paths
+    is_free = are_free([leaf for leaf in inputs.leaves if leaf.path in paths])
+    return Differentiated(paths, is_free, inputs.shape(paths))
+
+
+def keep_differentiated(model: Bound) -> None:
+    """Let these leaves stay when they are fixed from now on: for callers who have compiled
+    derivatives of their own by them.
+    """
+    model._differentiate(model._wanted_paths)
+    model._is_kept = True
+
+
+def prepared_of(model: Bound) -> Prepared:
+    """All derivatives by these leaves; kept for as long as they stay, for some types of the
+    inputs.
+    """
+    model._ready("flat")
+    shared = lambda method: model._function(SHARED[method]) if method in SHARED else None
+    given = model._functions.value, model.args, model._differentiated, model._options
+    return model._prepared.made(model._inputs.types, lambda: Prepared(*given, shared))
+
+
+def most_called(model: Bound) -> Incremental[..., Any]:
+    """The function behind the method that was called most; none was: the value."""
+    made = model._made.values()
+    return max(made, key=lambda each: each.stats.calls) if made else model.function
+
+
+def check_trainable(model: Bound, method: str) -> None:
+    """Refuse a model without a trainable input to a method that needs one.
+
+    Raises:
+        BindError: as it says.
+    """
+    if not model.trainable_paths:
+        raise BindError(
+            f"`{method}` needs something trainable, and no input of this model is. The model "
+            'is as it was. Give a floating input the role "trainable": `model.set_role("mu", '
+            '"trainable")`.'
+        )
 
 
 # --- what a model prints --------------------------------------------------------------------------

@@ -86,10 +86,12 @@ def without_index(name: str) -> tuple[str, tuple[int, ...] | None]:
     return found["path"], tuple(map(int, found["index"].split(",")))
 
 
-def elements_named(name: str, names: Sequence[str]) -> dict[str, list[int]]:
+def elements_named(name: Any, names: Sequence[str]) -> dict[str, list[int]]:
     """What a name may stand for among elements of these names: each part, by its whole name, with
     the places of its elements. More than one part: the name is ambiguous.
     """
+    if not isinstance(name, str):
+        return {}
     found = completed(names, name)
     if not found:  # the element `c[0]` of a complex array is both `c.re[0]` and `c.im[0]`
         names = [_PART.sub(r"\2\1", each) for each in names]

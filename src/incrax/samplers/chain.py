@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
-from incrax._messages import wrong_option
+from incrax._messages import ambiguous_input, unknown_input, wrong_option
 from incrax._table import Printable, Table, many
+from incrax.models.names import elements_named
 from incrax.samplers.density import Density
 from incrax.samplers.diagnostics import (
     ess_bulk,
@@ -96,8 +97,8 @@ class Chain(Printable):
         >>> from incrax import samplers
         >>> log_density = lambda p: -0.5 * p["mu"] ** 2
         >>> chain = samplers.gibbs(log_density, {"mu": 0.0}, updates={"p": samplers.Walk(2.0)}, key=0, num_sweeps=50)
-        >>> chain.samples.shape, chain.names
-        ((50, 1), ("p['mu']",))
+        >>> chain.samples.shape, chain.names, chain["mu"].shape
+        ((50, 1), ("p['mu']",), (50,))
     """
 
     samples: np.ndarray
@@ -113,6 +114,21 @@ class Chain(Printable):
         (chains, sweeps, *shape).
         """
         return self._density.tree(self.samples)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The samples of an element, by its name or the end of it, shape (sweeps,), or of those of a
+        part, shape (sweeps, k); of several chains with an axis for these before.
+
+        Raises:
+            UnknownInputError: nothing that is sampled has this name, or several things have.
+        """
+        found = elements_named(name, self.names)
+        if not found:
+            raise unknown_input(str(name), self.names)
+        if len(found) > 1:
+            raise ambiguous_input(name, list(found))
+        [(part, numbers)] = found.items()
+        return self.samples[..., numbers[0] if part in self.names else numbers]
 
     @property
     def mean(self) -> np.ndarray:
@@ -211,6 +227,13 @@ class Chain(Printable):
         never moved, have none.
 
         Source: Vehtari et al., arXiv:1903.08008, section 4.
+
+        Example:
+            >>> from incrax import samplers
+            >>> log_density = lambda p: -0.5 * p["mu"] ** 2
+            >>> chain = samplers.gibbs(log_density, {"mu": 0.0}, updates={"p": samplers.Walk(2.0)}, key=0, num_sweeps=3)
+            >>> "too few to tell" if not chain.doubt else chain.doubt
+            'too few to tell'
         """
         if not has_arviz():
             return ""

@@ -18,6 +18,7 @@ import numpy as np
 
 from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
+from incrax._names import name_of
 from incrax.derivatives.cuts import unmarked, without_marks
 from incrax.derivatives.flat import Ends, ends
 from incrax.derivatives.prepared import Flat, prepare
@@ -26,6 +27,7 @@ from incrax.derivatives.transforms import plain
 from incrax.engine.call.analysis import note_inputs
 from incrax.engine.inputs.paths import completed, element_names, is_within
 from incrax.errors import PositionError
+from incrax.samplers.messages import other_arguments
 
 
 class Density:
@@ -60,6 +62,8 @@ class Density:
             out = jax.eval_shape(at, self.selection.values, self.selection.others)
         except Exception as error:
             note_inputs(error, self.plain, args, {})
+            if f"{name_of(self.plain)}() " in str(error):
+                error.add_note(other_arguments(name, name_of(self.plain)))
             raise
         _check_scalar(out)
         self.ends: Ends = ends([np.shape(value) for value in self.selection.values])

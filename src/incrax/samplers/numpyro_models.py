@@ -154,7 +154,7 @@ class NumPyroModel(Printable):
         fixed, _, others = self._conditioned(p)
         return -self._util.potential_energy(fixed, args, kwargs, others)
 
-    def conditional(
+    def _conditional(
         self, z: Mapping[str, Any], others: Mapping[str, Any], data: Sequence[Any]
     ) -> jax.Array:
         """Log-density of discrete sites given the others, these as the model has them."""
@@ -351,7 +351,7 @@ class _DiscreteDraw:
         self._rest = {name: f"others[{name!r}]" for name in p if name not in self._discrete}
         others = {name: jnp.asarray(at[name][0]) for name in self._rest}
         moves = [*(path + ROWS for path in self._discrete.values()), *self._rest.values()]
-        f: Any = incremental(model.conditional)
+        f: Any = incremental(model._conditional)
         z = {name: p[name] for name in self._discrete}
         self._state, self._sites = f.sites(z, others, data, moves=moves)
         self._values = model._values

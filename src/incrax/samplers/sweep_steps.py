@@ -25,6 +25,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from incrax.engine.call.sites import Sites, SitesState
+from incrax.samplers.messages import of_two_arguments
 from incrax.samplers.sweep_blocks import Data, SweepBlock
 
 Position = tuple[SitesState, Any]
@@ -262,7 +263,11 @@ def _by_kernel(
     elements = np.array(() if is_whole else block.elements, int)
     filled = lambda x: x if is_whole else flat.at[elements].set(x)
     at = lambda x: dict(zip(block.paths, rows_of(filled(x)), strict=True))
-    algorithm = block.kernel.value(lambda x: log_density(at(x)), _step_size(block, scale))
+    try:
+        algorithm = block.kernel.value(lambda x: log_density(at(x)), _step_size(block, scale))
+    except TypeError as error:
+        error.add_note(of_two_arguments())
+        raise
     # Not by the default generator, whose keys the user may have made longer.
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
     position = flat if is_whole else flat[elements]

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from incrax._forecast import Forecast
+from incrax._jax_options import spelled_here
 from incrax._messages import ambiguous_input, checked_count, listed, wrong_option
 from incrax._progress import Meter
 from incrax.engine.inputs.paths import completed
@@ -47,6 +48,7 @@ take less than compiling.
 """
 
 
+@spelled_here
 def gibbs(
     log_density: Callable[..., Any],
     *args: Any,

@@ -238,7 +238,7 @@ class Guarded(WrapsFunction, Generic[P, R]):
             return self._without_values(args, kwargs)
         tree = jax.tree_util.tree_structure((args, kwargs))
         signature, known = self._subject.signed(*jax.tree_util.tree_unflatten(tree, concrete))
-        path = self.path_at(signature, known)
+        path = self._path_at(signature, known)
         if path is None:
             return self._plain(args, kwargs)
         results = path.results(path.consts, *signature.dynamic_leaves(leaves))
@@ -258,7 +258,7 @@ class Guarded(WrapsFunction, Generic[P, R]):
                 "`guarded(jax.grad(f))`, and a loop over rows instead of `vmap`."
             ) from error
 
-    def path_at(self, signature: Signature, leaves: Values) -> Path | None:
+    def _path_at(self, signature: Signature, leaves: Values) -> Path | None:
         """The path that is right at these values, recorded if need be; None if there are too
         many.
         """
@@ -293,7 +293,7 @@ class Guarded(WrapsFunction, Generic[P, R]):
             self._latest = None
             self._tapes.clear()
 
-    def with_incremental_paths(self, make: Any) -> Guarded[P, R]:
+    def _with_incremental_paths(self, make: Any) -> Guarded[P, R]:
         """The same function with another way to evaluate paths: `make(function of flat leaves)`."""
         return Guarded(self._fun, self._options, make)
 

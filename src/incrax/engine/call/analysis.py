@@ -165,10 +165,11 @@ def _is_from_numpyro(error: Exception) -> bool:
 def _note_module(error: Exception, fun: Function, args: Args, kwargs: Kwargs) -> bool:
     """Say which whole numbers are attributes, as those of FlowJAX's `shape`; whether there are any."""
     names = argument_names(fun, len(args))
+    kinds = (int, float) if "integer" in str(error) else int  # `bind` makes floats of them
     numbers = [
         f"`{leaf_path(names, path)}`"
         for path, x in jax.tree.leaves_with_path((args, kwargs))
-        if isinstance(x, int) and any(isinstance(key, GetAttrKey) for key in path)
+        if isinstance(x, kinds) and x % 1 == 0 and any(isinstance(key, GetAttrKey) for key in path)
     ]
     if numbers:
         error.add_note(numbers_of_module(name_of(fun), numbers))

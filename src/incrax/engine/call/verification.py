@@ -58,7 +58,7 @@ class verify(ContextDecorator):  # noqa: N801
     def __exit__(self, *exception: object) -> None:
         _active.set(_active.get()[:-1])
 
-    def is_due(self) -> bool:
+    def _is_due(self) -> bool:
         """Count a call; whether it is to be verified."""
         self.count += 1
         return self.count % self.every == 0
@@ -71,7 +71,7 @@ verifying = _active.get
 def due_verification() -> verify | None:
     """What the innermost of these asks of this call."""
     open_blocks = _active.get()
-    return open_blocks[-1] if open_blocks and open_blocks[-1].is_due() else None
+    return open_blocks[-1] if open_blocks and open_blocks[-1]._is_due() else None
 
 
 def check_outputs(

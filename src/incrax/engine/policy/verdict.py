@@ -21,10 +21,10 @@ BYPASS_S = 1.5e-6
 ENDED_CALLS = 1000
 """Calls, most of which bypassed, after which a plan that has not come is not waited for."""
 
-ADVICE = (
-    "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` "
-    "instead, or change fewer inputs at a time"
-)
+CHEAP_S = 2e-3
+"""Seconds of a whole call from which on what a call costs beyond its program is a few percent."""
+
+ADVICE = "call it under `jax.jit` instead, or change fewer inputs at a time"
 
 OUTSIDE = (
     "it calls code outside of JAX (`jax.pure_callback`), which runs for new inputs only, and whose "
@@ -137,7 +137,10 @@ class Verdict:
             return f"not yet: {took}; ahead from call {call} on if calls go on like this"
         if self.is_learning and not self.has_ended:
             return f"learning: {took}; a plan is made when the calls so far would have repaid it"
-        return f"no: {took}; {ADVICE}"
+        reason = f"too much of its {seconds_text(self._each_s)} changes at every call"
+        if self._each_s < CHEAP_S:
+            reason = f"the function is too cheap, or {reason}"
+        return f"no: {took}; {reason}; {ADVICE}"
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
