@@ -302,6 +302,26 @@ def test_calls_to_come_take_what_they_took_before():
         assert credit.is_worth(entry, offer) is is_worth
 
 
+def test_a_job_like_the_last_one_is_not_taken_to_go_on():
+    """Of a job of 1,000 calls, 600 of one kind, those that are left count, not those that were."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    expectations = credit.accounts.expectations
+    expectations.whole_s = 2e-3
+    offer = Offer(2e-3, 1e-3, 0.5, 0.45)
+
+    def is_paid(count, num_before, num_expected=600, num_calls=1000):
+        credit.ledger.calls = num_before
+        credit.ledger.bypassed = credit.ledger.unchanged = 0
+        expectations.num_calls = num_calls
+        return credit.is_worth(Entry(1, count=count, num_expected=num_expected), offer)
+
+    assert [is_paid(count, count) for count in (1, 149, 151, 599)] == [True, True, False, False]
+    assert [is_paid(700, num) for num in (700, 549, 551)] == [False, True, False]
+    assert is_paid(599, 1000)  # the job is longer
+    assert is_paid(599, 599, num_expected=0)  # the kind is new
+    assert is_paid(599, 599, num_calls=0)  # no process knew the function
+
+
 def test_what_a_family_has_spent_is_spent():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, other = of_family(credit, 600, 401)

@@ -211,26 +211,38 @@ class Credit:
         if account.num_programs and of_one_kind * gain_s > offer.price_s:
             return True
         calls = self.accounts.calls(entry)
+        num_left = self._calls_left(entry, calls)
         sure_s = self._sure_s(entry, offer, gain_s)
         price_s = account.spent_s + offer.price_s
         short_s = SHORT_S - self.clock.spent_s if self.clock.is_running else 0.0
-        if calls * sure_s > price_s and short_s <= 0.0:
+        if calls * sure_s > price_s and short_s <= 0.0 and num_left is None:
             return True
         known_s = self.accounts.expectations.whole_s
         # A few runs here may have been slow; where calls to come are known, so is what they take.
         slower_s = max(offer.served_s - known_s, 0.0) if known_s else 0.0
-        to_come_s = self._calls_to_come(entry, calls) * (gain_s - slower_s)
-        if to_come_s > account.spent_s + offer.foreseen_s:
+        num_to_come = self._calls_to_come(entry, calls) if num_left is None else num_left
+        if num_to_come * (gain_s - slower_s) > account.spent_s + offer.foreseen_s:
             return True
         if gain_s > 0 and calls:
             entry.num_paying = offer.foreseen_s / gain_s
         if sure_s > 0 and calls:
-            num_missing = price_s / sure_s - calls
+            num_missing = max(price_s / sure_s - calls, num_left or 0)
             calls_per_use = max(self.accounts.num_calls - entry.num_before, calls) / calls
             num_short = short_s / max(offer.served_s, 1e-9)
             due_in = max(num_missing * calls_per_use, num_short)
             asked.due_at = self.ledger.num_calls + due_in
         return False
+
+    def _calls_left(self, entry: Entry, calls: int) -> int | None:
+        """Calls of a kind that an earlier process knew, until the job is as long as there: as many as
+        were there or, if it came more often, as it came so far. None: the kind is new, or the job longer.
+        """
+        accounts = self.accounts
+        expected = max(entry.num_expected, accounts.of(entry).num_expected)
+        num_left = accounts.expectations.num_calls - self.ledger.num_calls
+        if not expected or num_left <= 0:
+            return None
+        return min(expected - calls if expected > calls else calls, num_left)
 
     def _sure_s(self, entry: Entry, offer: Offer, gain_s: float) -> float:
         """The gain of a call that those so far are multiplied with: what is promised, half of it for

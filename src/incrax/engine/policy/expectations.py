@@ -84,6 +84,7 @@ class Expectations:
     is_kept: bool  # files are read and written
     whole_s: float | None = None  # of the whole program in earlier processes; None: not known
     compile_s: float = 0.0  # to compile it there
+    num_calls: int = 0  # there
 
     def __post_init__(self) -> None:
         self.is_kept = self.is_kept and is_remembered(self.tuning)
@@ -158,11 +159,13 @@ class Expectations:
             found = {_kind(k): _known(v) for k, v in data["kinds"].items()}
             whole_s = _seconds(data["whole_s"])
             compile_s = _seconds(data["compile_s"])
+            num_calls = int(data["calls"])
         except _cache_folder.UNUSABLE as error:
             _cache_folder.ignore(self._key, error)
             return
         self.whole_s = whole_s
         self.compile_s = compile_s
+        self.num_calls = num_calls
         is_none = lambda kind: isinstance(kind, int) and not 0 < kind < full
         self._known = {kind: x for kind, x in found.items() if not is_none(kind)}
 
