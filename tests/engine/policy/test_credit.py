@@ -302,6 +302,18 @@ def test_calls_to_come_take_what_they_took_before():
         assert credit.is_worth(entry, offer) is is_worth
 
 
+def test_a_price_is_what_it_took_in_an_earlier_process():
+    """The first run of the whole function may tell nothing of it: JAX writes large ones to its cache,
+    or reads them. No more than twice the estimate, since the machine may have stood still.
+    """
+    costs = called(0.0)._traces.latest.engine.chooser.credit.costs
+    of_rows = lambda entry: costs.rows_price_s(entry, 100, with_priming=True)
+    for price_s in (costs.plan_price_s, of_rows):
+        estimate_s = price_s(Entry(1))
+        prices = [price_s(Entry(1, known_price_s=x * estimate_s)) for x in (0.1, 1.5, 9.0)]
+        assert prices == pytest.approx([x * estimate_s for x in (0.1, 1.5, 2.0)])
+
+
 def test_a_job_like_the_last_one_is_not_taken_to_go_on():
     """Of a job of 1,000 calls, 600 of one kind, those that are left count, not those that were."""
     credit = called(0.0)._traces.latest.engine.chooser.credit

@@ -525,6 +525,20 @@ def test_calls_of_a_family_are_expected_of_each_of_its_kinds():
     assert [known.was_compiled for known in found.values()] == [False, True, True]
 
 
+def test_what_programs_took_is_known_to_the_next_process():
+    """Of a family together; where none was made this time, what was known stays."""
+    made = SimpleNamespace(seconds=0.5, is_measured=True)
+    entries = {
+        1: Entry(1, count=9, family=7, learning_s=0.25, program=made),
+        2: Entry(2, count=9, family=7, learning_s=0.5),
+        4: Entry(4, count=9, learning_s=0.3, program=made, known_price_s=0.4),
+        8: Entry(8, count=9, learning_s=0.3),
+        16: Entry(16, count=9, known_price_s=0.6),
+    }
+    found = expectations._learned_of(entries, 1.0)
+    assert [known.learning_s for known in found.values()] == [0.75, 0.75, 0.4, 0.0, 0.6]
+
+
 @pytest.mark.parametrize(
     ("promise_s", "program", "num_expected"), [(0.5, None, 20), (2.0, None, 100), (0.5, "one", 100)]
 )

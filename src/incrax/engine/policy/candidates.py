@@ -56,6 +56,7 @@ class Known(NamedTuple):
     plan_s: float = math.inf  # of a call that something else than the whole program served
     was_compiled: bool = False  # its family had a program
     kin_calls: int = 0  # to expect of its family
+    learning_s: float = 0.0  # that its family's programs took; 0: none had been made
 
 
 @dataclass
@@ -88,6 +89,8 @@ class Entry:
     num_paying: float = math.inf
     due_at: float = math.inf  # calls at which to ask again; of a family, see its account
     was_compiled: bool = False  # its family had a program in an earlier process
+    known_price_s: float = 0.0  # which took so many seconds; 0: it had none
+    learning_s: float = 0.0  # that were spent on it, without its family
     program: TimedProgram | None = None
 
     # What serves it.
@@ -143,6 +146,7 @@ class Entry:
         self.num_expected = known.calls
         self.num_kin_expected = known.kin_calls
         self.was_compiled = known.was_compiled
+        self.known_price_s = known.learning_s
         self.promise_s = known.plan_s
 
     def bar(self, reason: str) -> None:

@@ -114,7 +114,9 @@ class Credit:
         """A call took so many seconds longer than usual, since something was planned, compiled or
         tried.
         """
-        self.accounts.of(entry).learning_s += seconds * self.clock.is_running
+        seconds *= self.clock.is_running
+        entry.learning_s += seconds
+        self.accounts.of(entry).learning_s += seconds
 
     # --- decisions --------------------------------------------------------------------------------
 

@@ -303,13 +303,20 @@ def _learned_of(entries: Mapping[Kind, Entry], whole_s: float) -> dict[Kind, Kno
     """What entries tell the next process."""
     calls = _calls_of_families(entries.values())
     compiled = {entry.family for entry in entries.values() if entry.program is not None}
+    learning_s = Counter[int | None]()
+    for entry in entries.values():
+        learning_s[entry.family] += entry.learning_s
     found: dict[Kind, Known] = {}
     for kind, entry in entries.items():
-        known = found[kind] = _learned(entry, whole_s)
+        known = _learned(entry, whole_s)
         family = entry.family
         if family is not None:
             is_compiled = family in compiled
-            found[kind] = known._replace(was_compiled=is_compiled, kin_calls=calls[family])
+            known = known._replace(was_compiled=is_compiled, kin_calls=calls[family])
+        took_s = entry.learning_s if family is None else learning_s[family]
+        # Where it was not compiled this time, or JAX had kept it, an earlier process tells.
+        took_s = max(took_s * known.was_compiled, entry.known_price_s)
+        found[kind] = known._replace(learning_s=took_s)
     for entry in entries.values():
         if entry.is_for_rows and entry.served_s < whole_s and not entry.is_barred:
             _leave_to_rows(entry, found)
@@ -404,6 +411,7 @@ def _most_often(found: Mapping[Kind, Known]) -> dict[str, Any]:
             known.plan_s if known.plan_s < math.inf else None,
             known.was_compiled,
             known.kin_calls,
+            known.learning_s,
         ]
         for kind, known in kinds
         if known.calls
@@ -411,9 +419,10 @@ def _most_often(found: Mapping[Kind, Known]) -> dict[str, Any]:
 
 
 def _known(data: Any) -> Known:
-    calls, plan_s, was_compiled, kin_calls = data
+    calls, plan_s, was_compiled, kin_calls, learning_s = data
     seconds = math.inf if plan_s is None else _seconds(plan_s)
-    return Known(int(calls), seconds, was_compiled is True, int(kin_calls))
+    took_s = _seconds(learning_s) if learning_s else 0.0
+    return Known(int(calls), seconds, was_compiled is True, int(kin_calls), took_s)
 
 
 def _seconds(value: Any) -> float:

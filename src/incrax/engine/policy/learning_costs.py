@@ -131,8 +131,10 @@ class LearningCosts:
         """
         price_s = self.program_price_s(entry) * (DIVIDED if divides else 1.0)
         if entry.family is None:
-            return price_s
+            return self._as_known_s(entry, price_s)
         accounts = self.accounts
+        if entry.known_price_s:
+            return accounts.of(entry).novelty * self._as_known_s(entry, price_s)
         if not divides:
             others = accounts.families_in_turns - 1.0
             price_s += self._caller_share * others * self.equations_s(entry.num_reached)
@@ -144,7 +146,13 @@ class LearningCosts:
         """
         priming_s = PRIMING * self._program_of_s(entry) * with_priming
         program_s = PROGRAM_S + ROW_EQUATION_S * num_eqns + priming_s
-        return self._caller_share * CAUTION * program_s
+        return self._as_known_s(entry, self._caller_share * CAUTION * program_s)
+
+    def _as_known_s(self, entry: Entry, price_s: float) -> float:
+        """What it took in an earlier process, if that is known, else an estimate; no more than
+        twice that, since the machine may have stood still then.
+        """
+        return min(entry.known_price_s or price_s, MAX_SLOWNESS * price_s)
 
     # --- compiling --------------------------------------------------------------------------------
 
