@@ -17,7 +17,7 @@ import hashlib
 import math
 import sys
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -303,7 +303,7 @@ def _learned_of(entries: Mapping[Kind, Entry], whole_s: float) -> dict[Kind, Kno
     """What entries tell the next process."""
     calls = _calls_of_families(entries.values())
     compiled = {entry.family for entry in entries.values() if entry.program is not None}
-    learning_s = Counter[int | None]()
+    learning_s = defaultdict[int | None, float](float)
     for entry in entries.values():
         learning_s[entry.family] += entry.learning_s
     found: dict[Kind, Known] = {}
