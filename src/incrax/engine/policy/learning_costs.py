@@ -133,12 +133,12 @@ class LearningCosts:
         if entry.family is None:
             return self._as_known_s(entry, price_s)
         accounts = self.accounts
-        if entry.known_price_s:
-            return accounts.of(entry).novelty * self._as_known_s(entry, price_s)
-        if not divides:
-            others = accounts.families_in_turns - 1.0
-            price_s += self._caller_share * others * self.equations_s(entry.num_reached)
-        return accounts.dearness * accounts.of(entry).novelty * price_s
+        if not entry.known_price_s:  # else that has what was compiled beside it
+            if not divides:
+                others = accounts.families_in_turns - 1.0
+                price_s += self._caller_share * others * self.equations_s(entry.num_reached)
+            price_s *= accounts.dearness
+        return accounts.of(entry).novelty * self._as_known_s(entry, price_s)
 
     def rows_price_s(self, entry: Entry, num_eqns: int, *, with_priming: bool) -> float:
         """The same of a program for rows, of so many equations, which are traced, too; what saves for
