@@ -913,6 +913,20 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_families.py",
     ),
     Mutant(
+        "a matrix that others read is split",
+        "engine/rewrites/complex_products.py",
+        "        if product is None or product.matrix in read:",
+        "        if product is None:",
+        "tests/engine/plan/test_complex_products.py",
+    ),
+    Mutant(
+        "a matrix is split though it moves",
+        "engine/policy/expectations.py",
+        "RARE = 0.1",
+        "RARE = 3.0",
+        "tests/engine/plan/test_complex_products.py",
+    ),
+    Mutant(
         "small data is written into programs",
         "engine/compile/executables.py",
         "EMBED_BYTES = 64",

@@ -25,6 +25,7 @@ from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
 from incrax.engine.rewrites.clean_rows import with_clean_rows_apart
+from incrax.engine.rewrites.complex_products import in_real_arithmetic
 from incrax.engine.rewrites.derived import Recomputed, in_order, traced_equations
 from incrax.engine.rewrites.factors import factor_reductions
 from incrax.engine.rewrites.partial_sums import is_added_anew, regroup, stack_rows
@@ -207,6 +208,7 @@ def plan_dirty(
     only_wanted: bool = False,
     may_factor: bool = True,
     may_derive: bool = True,
+    moving: int = -1,
 ) -> Plan:
     """Plan for a dirty set: compute the reached outputs from clean saved values.
 
@@ -220,6 +222,8 @@ def plan_dirty(
         may_factor: also try to merge sibling reductions into matrix products, and take the cheaper
             plan.
         may_derive: use values that the program has not: partial sums, stacked rows, factors.
+        moving: mask of the inputs that are known to change; of the others, matrices are split in
+            their real and imaginary parts, which no program for rows keeps up to date.
     """
     may_derive = may_derive and not facts.is_minimal and not facts.is_explicit
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
@@ -247,6 +251,9 @@ def plan_dirty(
         facts, load_seconds, dirty, prices.run, reached_saves, outputs, may_reorder=may_derive
     )
     eqns = reached_equations(facts, dirty, targets, reached_saves, may_regroup=may_derive)
+    if may_derive:
+        is_steady = lambda var: facts.is_known(var) and not facts.mask(var) & (moving | dirty)
+        eqns = in_real_arithmetic(eqns, facts.derived, is_steady, targets)
     plans = [search.plan(eqns, targets)]
     if may_derive and not facts.effects:
         apart = with_clean_rows_apart(eqns, facts.derived, search.is_dirty, targets)

@@ -51,6 +51,9 @@ MAX_WRITTEN = 100
 HINTED_CALLS = 1000
 """Of each kind of change that a user names without a number."""
 
+RARE = 0.1
+"""Of the calls of a dirty set: what changes in fewer makes a value stale too seldom to count."""
+
 
 NOTHING = Known(0)
 
@@ -122,14 +125,23 @@ class Expectations:
         known = dict.fromkeys([*self._hinted, *self._known])
         return [kind for kind in known if isinstance(kind, int)]
 
-    @property
-    def moving(self) -> int:
-        """The bits of all inputs that changed so far, but in the first call, or in earlier processes."""
-        full = self._layout.full
-        known = [*self.kinds, *(d for d, x in self.entries.items() if d != full or x.count > 1)]
-        for kind in self.row_entries:
-            known += map(self._layout.leaf_mask, kind.leaves)
+    def moving(self, beside: int | None = None) -> int:
+        """The bits of all inputs that changed so far, but in the first call, or in earlier processes;
+        beside a dirty set, of those that change in kinds of at least `RARE` times as many calls.
+        """
+        least = 0.0 if beside is None else RARE * self._calls(beside)
+        is_first = lambda dirty: dirty == self._layout.full and self._calls(dirty) <= 1
+        seen = dict.fromkeys([*self.kinds, *self.entries])
+        known = [d for d in seen if self._calls(d) >= least and not is_first(d)]
+        for kind, entry in self.row_entries.items():
+            if entry.count >= least:
+                known += map(self._layout.leaf_mask, kind.leaves)
         return reduce(or_, known, 0)
+
+    def _calls(self, dirty: int) -> int:
+        """Of a dirty set, here or in an earlier process."""
+        here = self.entries[dirty].count if dirty in self.entries else 0
+        return max(here, self.of(dirty).calls)
 
     @functools.cached_property
     def num_families(self) -> float:

@@ -203,6 +203,7 @@ class Planner(Learner):
                 prices=Prices(load_price, self.race.run_price),
                 may_factor=may_factor,
                 may_derive=may_derive,
+                moving=self.expectations.moving(dirty),
             )
             if copied_bytes({*known, *plan.loads}) <= self.budget_bytes:
                 return plan
@@ -276,7 +277,13 @@ class Planner(Learner):
         wanted = self.segments.wanted
         saves = wanted if entry.blame_s else ()
         plan = plan_dirty(
-            self.facts, entry.dirty, wanted=wanted, saves=saves, prices=prices, only_wanted=True
+            self.facts,
+            entry.dirty,
+            wanted=wanted,
+            saves=saves,
+            prices=prices,
+            only_wanted=True,
+            moving=self.expectations.moving(entry.dirty),
         )
         self._compile(entry, plan)
 

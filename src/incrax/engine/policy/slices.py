@@ -412,7 +412,7 @@ class Slices(Learner):
             return None
         self.num_planned += 1
         facts = self.facts.unmeasured
-        changes.plan = slice_plan(facts, kind, value_of, moving=self.expectations.moving)
+        changes.plan = slice_plan(facts, kind, value_of, moving=self.expectations.moving())
         return changes.plan
 
     def _price_s(self, entry: Entry, plan: Plan | None) -> float:

@@ -1,0 +1,125 @@
+"""Products of a complex vector and a large complex matrix that stays, in real arithmetic.
+
+    v A = (a + b i) (R + I i) = (a R - b I) + (a I + b R) i
+
+[R I], as many bytes as A, is loaded in its place, and twice multiplied with. XLA on CPU multiplies by
+real matrices two to three times as fast: 20 couplings and the amplitudes of 200,000 events take 3
+in place of 8 ms.
+
+In: the equations that a change reaches. Out: others, with the same results up to rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from incrax import _jax
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import all_read
+from incrax.engine.rewrites.derived import DerivedTable, traced_equations
+from incrax.primitives.entry import shape_of
+
+MIN_SIZE = 2**12
+"""Elements of a matrix below which its products are left alone."""
+
+
+class _Product(NamedTuple):
+    """The axes of the matrix are rows and columns; over one of these is summed, with all axes of the
+    vector, in this order.
+    """
+
+    vector: Var
+    order: tuple[int, ...]
+    matrix: Var
+    num_row_axes: int
+    sums_rows: bool
+
+
+def in_real_arithmetic(
+    eqns: Sequence[Equation],
+    table: DerivedTable,
+    is_steady: Callable[[Var], bool],
+    targets: Iterable[Atom],
+) -> tuple[Equation, ...]:
+    """The equations with such products of steady matrices that nothing else reads."""
+    found = {n: product for n, eqn in enumerate(eqns) if (product := _product(eqn, is_steady))}
+    if not found:
+        return tuple(eqns)
+    others = [eqn for n, eqn in enumerate(eqns) if n not in found]
+    read = all_read(others, [*targets, *(product.vector for product in found.values())])
+    new: list[Equation] = []
+    for number, eqn in enumerate(eqns):
+        product = found.get(number)
+        if product is None or product.matrix in read:
+            new.append(eqn)
+            continue
+        split = functools.partial(_split, num_row_axes=product.num_row_axes)
+        parts = table.make_matrix(("parts", product.num_row_axes), [product.matrix], split)
+        new += traced_equations(_multiplied(eqn, product), [product.vector, parts], eqn.outvars)[1]
+    return tuple(new)
+
+
+def _product(eqn: Equation, is_steady: Callable[[Var], bool]) -> _Product | None:
+    """What an equation multiplies, if that is such a product."""
+    if eqn.primitive.name != "dot_general":
+        return None
+    summed, _ = eqn.params["dimension_numbers"]
+    for place, matrix in enumerate(eqn.invars):
+        vector = eqn.invars[1 - place]
+        if isinstance(matrix, Literal) or isinstance(vector, Literal):
+            return None
+        own, other = summed[place], summed[1 - place]
+        rank = len(shape_of(matrix))
+        axes = sorted(own)
+        is_first = axes == list(range(len(own)))
+        is_last = axes == list(range(rank - len(own), rank))
+        is_apart = (is_first or is_last) and 0 < len(own) < rank
+        is_vector = len(other) == len(shape_of(vector))  # so that there are no batches
+        if is_apart and is_vector and _is_complex(vector) and _is_complex(matrix):
+            if _jax.aval_size(matrix.aval) < MIN_SIZE or not is_steady(matrix):
+                return None
+            order = tuple(other[own.index(axis)] for axis in axes)
+            num_row_axes = len(own) if is_first else rank - len(own)
+            return _Product(vector, order, matrix, num_row_axes, is_first)
+    return None
+
+
+def _is_complex(var: Var) -> bool:
+    return jnp.issubdtype(var.aval.dtype, jnp.complexfloating)
+
+
+def _split(matrix: Any, num_row_axes: int) -> Any:
+    """The parts of a matrix, of shape (rows, 2, columns)."""
+    rows = math.prod(matrix.shape[:num_row_axes])
+    matrix = lax.reshape(matrix, (rows, matrix.size // rows))
+    return jnp.stack([jnp.real(matrix), jnp.imag(matrix)], axis=1)
+
+
+def _multiplied(eqn: Equation, product: _Product) -> Callable[[Any, Any], Any]:
+    """The result of an equation, of its vector and of the parts of its matrix."""
+    (result,) = eqn.outvars
+
+    def times(vector: Any, parts: Any) -> list[Any]:
+        """The sums of a real vector times both parts."""
+        rows, _, columns = parts.shape
+        precision = eqn.params["precision"]
+        if product.sums_rows:
+            sums = jnp.matmul(vector, parts.reshape(rows, 2 * columns), precision=precision)
+            return list(sums.reshape(2, columns))
+        sums = jnp.matmul(parts.reshape(2 * rows, columns), vector, precision=precision)
+        return list(sums.reshape(rows, 2).T)
+
+    def multiplied(vector: Any, parts: Any) -> Any:
+        with _jax.at_source_of(eqn):
+            vector = jnp.transpose(vector, product.order).ravel()
+            by_real, by_imag = times(jnp.real(vector), parts), times(jnp.imag(vector), parts)
+            real, imag = by_real[0] - by_imag[1], by_real[1] + by_imag[0]
+            return lax.complex(real, imag).reshape(result.aval.shape)
+
+    return multiplied
