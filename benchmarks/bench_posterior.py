@@ -18,9 +18,9 @@ relation to the mean of their kind, as the demo shows them, with noise and sprea
   left out.
 
 Effective samples are those of the parameter that has fewest, by ranks. A second is one of sampling:
-the difference of a run of all samples and one of a fifth of them, so that warm-up and compilation,
-which are the same in both, are left out; *all in* is the whole call. Means must agree with ours to
-six standard errors.
+the difference of a run of all samples and one of a fifth of them (of more, where both take the
+same), so that warm-up and compilation, which are the same in both, are left out; *all in* is the
+whole call. Means must agree with ours to six standard errors.
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ model {
   spread ~ dnorm(0, 1)
 }
 """
+
+
+SEEN = 1.5
+"""Times what a run of a fifth took, from which on the difference is more than its noise."""
 
 
 class Problem(NamedTuple):
@@ -319,9 +323,14 @@ class Draws(NamedTuple):
 
 
 def _draws(run: Run, num: int) -> Draws:
-    _, few_s = run(num // 5)
+    """So many samples or, where these take no longer than what a run begins with, more."""
+    num_few = num // 5
+    _, few_s = run(num_few)
     samples, all_s = run(num)
-    return Draws(samples, all_s, max(all_s - few_s, 0.01 * all_s) / (num - num // 5))
+    while all_s < SEEN * few_s:
+        num *= 4
+        samples, all_s = run(num)
+    return Draws(samples, all_s, (all_s - few_s) / (num - num_few))
 
 
 def _line(name: str, draws: Draws, ours: Draws) -> Line:
