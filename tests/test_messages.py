@@ -1328,3 +1328,11 @@ def test_what_is_said_to_be_constant_and_is_not_captured():
     f = incrax.guarded(lambda x: x + offset if x[0] > 0 else x, constant=("offest",))
     with pytest.raises(ValueError, match="got `offest`, which .* capture; it captures `offset`"):
         f(jnp.ones(2))
+
+
+def test_a_wrong_name_beside_a_right_one_that_cannot_be_compared():
+    rows = iter("abc")
+    scale = jnp.ones(2)
+    f = incrax.guarded(lambda x: (rows, x * scale)[1], constant=("rows", "row", "scales"))
+    with pytest.raises(ValueError, match="got `row`, `scales`, .*; it captures `scale`, `rows`[.]"):
+        f(jnp.ones(2))
