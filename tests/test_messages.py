@@ -1279,6 +1279,20 @@ WRONG = {
         lambda: incrax.RowSparse(np.array([0]), np.ones((1, 2)), (3.5, 2)),
         f"`RowSparse(shape=...)` got (3.5, 2) of type tuple; {NAMELY} a tuple of integers.",
     ),
+    "indices of text": (
+        lambda: incrax.RowSparse("ab", np.ones((2, 2)), (3, 2)),
+        f"`RowSparse(indices=...)` got 'ab' of type str; {NAMELY} an array of integers.",
+    ),
+    "an array of text as indices": (
+        lambda: incrax.RowSparse(np.array([], str), np.ones((0, 2)), (3, 2)),
+        "`RowSparse(indices=...)` got array([], dtype='<U1') of type ndarray; "
+        f"{NAMELY} an array of integers.",
+    ),
+    "rows that are uneven": (
+        lambda: incrax.RowSparse(np.array([0]), [[1.0], [2.0, 3.0]], (3, 2)),
+        "`RowSparse(values=...)` got [[1.0], [2.0, 3.0]] of type list; "
+        f"{NAMELY} an array of numbers.",
+    ),
     "rules of text": (
         lambda: incrax.cost(jnp.sin, 1.0, rules="text"),
         f"`cost(rules=...)` got 'text' of type str; {NAMELY} a mapping of primitives to functions.",
