@@ -78,7 +78,7 @@ class Bypass:
         # Errors that end a call, by whatever class JAX calls one of the host; after others it goes
         # the long way, which has better words for them, but runs the function once more.
         failed = jax.errors.JaxRuntimeError, ValueError
-        self.final = failed if has_effects or calls_host else ()
+        self.final_errors = failed if has_effects or calls_host else ()
         self.last: LastCall = NO_CALL
 
     def wait(self) -> None:
@@ -104,7 +104,7 @@ class Bypass:
         start_s = time.perf_counter()
         try:
             result = jax.block_until_ready(self.jitted(*args, **kwargs))
-        except self.final:
+        except self.final_errors:
             raise
         except Exception:  # noqa: BLE001  the long way has the right words for it
             return NOT_HELD
