@@ -2694,14 +2694,14 @@ MUTANTS = [
     Mutant(
         "a record of other parameters answers",
         "bijectors/remembered.py",
-        "record._has_context(context) and watch.snapshot.is_same(record.snapshot)",
+        "record._has_context(context) and watch.snapshot.is_same(record._snapshot)",
         "record._has_context(context)",
     ),
     Mutant(
         "a record of another context answers",
         "bijectors/remembered.py",
-        "record._has_context(context) and watch.snapshot.is_same(record.snapshot)",
-        "watch.snapshot.is_same(record.snapshot)",
+        "record._has_context(context) and watch.snapshot.is_same(record._snapshot)",
+        "watch.snapshot.is_same(record._snapshot)",
     ),
     Mutant(
         "a record answers for its own direction",

@@ -134,6 +134,25 @@ def test_every_field_of_a_public_class_is_described(name):
     assert [each for each in fields_of(found) if each not in own | told] == []
 
 
+def undescribed(cls: type) -> list[str]:
+    """Public attributes that the methods of a class set and no docstring tells of."""
+    nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls)))))
+    attributes = [x for x in nodes if isinstance(x, ast.Attribute) and isinstance(x.ctx, ast.Store)]
+    is_set = {x.attr for x in attributes if isinstance(x.value, ast.Name) and x.value.id == "self"}
+    bodies = [x.body for x in nodes if isinstance(x, ast.FunctionDef)]
+    pairs = [pair for body in bodies for pair in pairwise(body)]
+    own = {ast.unparse(x).partition(":")[0] for x, y in pairs if isinstance(y, ast.Expr)}
+    told = {*re.findall(r"\w+", cls.__doc__ or ""), *vars(cls)}
+    return [x for x in is_set - told if not x.startswith("_") and f"self.{x}" not in own]
+
+
+def test_every_attribute_that_a_public_class_sets_is_described():
+    """What users have no use for begins with `_`."""
+    found = {name: public_object(name) for name in public_names()}
+    missing = {name: undescribed(x) for name, x in found.items() if inspect.isclass(x)}
+    assert {name: names for name, names in missing.items() if names} == {}
+
+
 def test_every_public_class_and_function_has_an_example():
     """In its docstring; `pytest` runs them, since `pyproject.toml` has `--doctest-modules`."""
     errors = [f"incrax.errors.{name}" for name in vars(incrax.errors) if name.endswith("Error")]

@@ -1279,6 +1279,20 @@ WRONG = {
         lambda: incrax.RowSparse(np.array([0]), np.ones((1, 2)), (3.5, 2)),
         f"`RowSparse(shape=...)` got (3.5, 2) of type tuple; {NAMELY} a tuple of integers.",
     ),
+    "indices of text": (
+        lambda: incrax.RowSparse("ab", np.ones((2, 2)), (3, 2)),
+        f"`RowSparse(indices=...)` got 'ab' of type str; {NAMELY} an array of integers.",
+    ),
+    "an array of text as indices": (
+        lambda: incrax.RowSparse(np.array([], str), np.ones((0, 2)), (3, 2)),
+        "`RowSparse(indices=...)` got array([], dtype='<U1') of type ndarray; "
+        f"{NAMELY} an array of integers.",
+    ),
+    "rows that are uneven": (
+        lambda: incrax.RowSparse(np.array([0]), [[1.0], [2.0, 3.0]], (3, 2)),
+        "`RowSparse(values=...)` got [[1.0], [2.0, 3.0]] of type list; "
+        f"{NAMELY} an array of numbers.",
+    ),
     "rules of text": (
         lambda: incrax.cost(jnp.sin, 1.0, rules="text"),
         f"`cost(rules=...)` got 'text' of type str; {NAMELY} a mapping of primitives to functions.",
@@ -1327,4 +1341,12 @@ def test_what_is_said_to_be_constant_and_is_not_captured():
     offset = jnp.ones(2)
     f = incrax.guarded(lambda x: x + offset if x[0] > 0 else x, constant=("offest",))
     with pytest.raises(ValueError, match="got `offest`, which .* capture; it captures `offset`"):
+        f(jnp.ones(2))
+
+
+def test_a_wrong_name_beside_a_right_one_that_cannot_be_compared():
+    rows = iter("abc")
+    scale = jnp.ones(2)
+    f = incrax.guarded(lambda x: (rows, x * scale)[1], constant=("rows", "row", "scales"))
+    with pytest.raises(ValueError, match="got `row`, `scales`, .*; it captures `scale`, `rows`[.]"):
         f(jnp.ones(2))

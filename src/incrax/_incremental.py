@@ -141,7 +141,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
             for _ in bypass.ledger.turns:  # one turn, if there is one: a countdown in C
                 try:
                     result = bypass.jitted(*args, **kwargs)
-                except bypass.final:
+                except bypass.final_errors:
                     self._stats.aborted += 1
                     raise
                 except Exception:  # noqa: BLE001  the long way has the right words for it

@@ -192,7 +192,7 @@ def test_joined_chunks_know_those_that_they_were_joined_from(monkeypatch):
     rows = incrax.Rows(X[:1, 0], chunk_rows=2**14)
     for _ in range(6000):
         rows = rows.append(X[:1, 0])
-    assert max(len(chunk.parents) for chunk in rows.chunks) <= 5
+    assert max(len(chunk.parents) for chunk in rows._chunks) <= 5
     same(f(2.0, rows), jax.jit(f.__wrapped__)(2.0, rows.tree()), factor=1024)
 
 
@@ -211,7 +211,7 @@ def test_numbers_of_rows_may_be_of_any_integer_type():
         incrax.Rows.from_source(Source(), chunk_rows=np.int64(8)),
         incrax.Rows(X, chunk_rows=8).replace(np.int32(3), X[3:5]),
     ):
-        assert len(rows.chunks) == 3
+        assert len(rows._chunks) == 3
         assert type(rows.chunk_rows) is int
         same(rows.tree(), jnp.asarray(X))
 

@@ -103,14 +103,14 @@ def test_rows_own_their_data():
 def test_chunks_that_nothing_touched_are_the_same_objects():
     rows = rows_of(40)
     replaced = rows.replace(17, make(2, 1))
-    assert [x is y for x, y in zip(rows.chunks, replaced.chunks, strict=True)] == [
+    assert [x is y for x, y in zip(rows._chunks, replaced._chunks, strict=True)] == [
         True,
         True,
         False,
         True,
         True,
     ]
-    assert rows.append(make(3)).chunks[:5] == rows.chunks
+    assert rows.append(make(3))._chunks[:5] == rows._chunks
 
 
 def test_nothing_appended_or_replaced_changes_nothing():
@@ -124,15 +124,15 @@ def test_nothing_appended_or_replaced_changes_nothing():
 def test_capacities_are_powers_of_two_between_the_bounds():
     sizes = {1: 1024, 1024: 1024, 1025: 2048, 5000: 8192}
     for num, capacity in sizes.items():
-        assert [c.capacity for c in incrax.Rows(np.zeros(num)).chunks] == [capacity]
-    assert [c.capacity for c in incrax.Rows(np.zeros(300_000)).chunks] == [131072, 131072, 65536]
+        assert [c.capacity for c in incrax.Rows(np.zeros(num))._chunks] == [capacity]
+    assert [c.capacity for c in incrax.Rows(np.zeros(300_000))._chunks] == [131072, 131072, 65536]
 
 
 def test_copies_and_pickles_hold_the_same_rows():
     rows = rows_of(21)
     for other in (copy.deepcopy(rows), pickle.loads(pickle.dumps(rows))):
         same(other.tree(), rows.tree())
-        assert not {c.number for c in other.chunks} & {c.number for c in rows.chunks}
+        assert not {c.number for c in other._chunks} & {c.number for c in rows._chunks}
 
 
 # --- what runs ------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_an_append_looks_up_totals_of_runs_and_not_their_chunks(f, monkeypatch):
     added = rows.append(make(1, 5))
     assert chunks_by(f, T, added) == (1, 12, 0)
     assert [len(run) for run in seen] == [8, 4, 1]
-    assert seen[-1] == added.chunks[-1:]
+    assert seen[-1] == added._chunks[-1:]
 
 
 def test_totals_are_of_their_version_and_their_chunks(f):
@@ -328,10 +328,10 @@ def test_joined_chunks_are_not_evaluated():
         f(T, rows)
     run = f.stats.chunks_run
     joined = rows.append(make(3, 9))
-    assert len(joined.chunks) == 1
+    assert len(joined._chunks) == 1
     f(T, rows)
     rows = rows.append(make(2, 8))
-    assert len(rows.chunks) == 1
+    assert len(rows._chunks) == 1
     value = f(T, rows)
     assert f.stats.chunks_joined == 0
     assert f.stats.chunks_run == run + 1
@@ -346,10 +346,10 @@ def test_chunks_joined_after_a_call_take_over_its_results():
     for part in parts[1:4]:
         rows = rows.append(part)
     f(T, rows)
-    last = rows._with([*rows.chunks, *incrax.Rows(parts[4], chunk_rows=64).chunks])
+    last = rows._with([*rows._chunks, *incrax.Rows(parts[4], chunk_rows=64)._chunks])
     f(T, last)
-    joined = last._with(chunks.joined(list(last.chunks), 64))
-    assert len(joined.chunks) == 1
+    joined = last._with(chunks.joined(list(last._chunks), 64))
+    assert len(joined._chunks) == 1
     assert chunks_by(f, T, joined) == (0, 0, 1)
     same(f(T, joined), jax.jit(f.__wrapped__)(T, joined.tree()))
     assert chunks_by(f, {**T, "b": 2 * T["b"]}, joined) == (1, 0, 0)
@@ -358,7 +358,7 @@ def test_chunks_joined_after_a_call_take_over_its_results():
 @pytest.mark.usefixtures("few")
 def test_full_chunks_are_never_joined():
     rows = rows_of(64)
-    assert len(rows.append(make(8, 1)).chunks) == 9
+    assert len(rows.append(make(8, 1))._chunks) == 9
 
 
 @pytest.mark.usefixtures("few")

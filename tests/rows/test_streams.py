@@ -112,7 +112,7 @@ def test_a_replaced_part_of_a_stream_is_held_in_memory():
     rows = incrax.Rows.from_source(Counting(), chunk_rows=CHUNK)
     new = {name: x[:5] for name, x in DATA.items()}
     replaced = rows.replace(CHUNK + 3, new)
-    assert [chunk.is_streamed for chunk in replaced.chunks] == [True, False, *[True] * 5]
+    assert [chunk.is_streamed for chunk in replaced._chunks] == [True, False, *[True] * 5]
     f = incrax.incremental(loss)
     same(f(T, replaced), jax.jit(loss)(T, replaced.tree()))
 
@@ -244,4 +244,4 @@ def test_rows_in_memory_show_no_bar(monkeypatch):
 
 def test_chunks_of_a_stream_hold_nothing():
     rows = incrax.Rows.from_source(Counting(), chunk_rows=CHUNK)
-    assert all(isinstance(chunk, Chunk) and chunk._arrays is None for chunk in rows.chunks)
+    assert all(isinstance(chunk, Chunk) and chunk._arrays is None for chunk in rows._chunks)

@@ -132,12 +132,12 @@ class _Numbered:
 
 def _template(record: Origin, output: int, values: _Numbered) -> Template | None:
     """A record without its values; None if its parameters or context were computed inside."""
-    arrays = tuple(values.given(array()) for array in record.snapshot.arrays)
-    context = None if record.context_ref is None else values.given(record.context)
-    is_lost = None in arrays or (record.context_ref is not None and context is None)
+    arrays = tuple(values.given(array()) for array in record._snapshot.arrays)
+    context = None if record._context_ref is None else values.given(record.context)
+    is_lost = None in arrays or (record._context_ref is not None and context is None)
     if is_lost or not is_readable(record.source):
         return None
     source = values.computed(record.source)
     ladj = values.computed(record.ladj) if is_readable(record.ladj) else None
-    made_by = record.snapshot.code, record.direction, record.is_wide
-    return Template(output, *made_by, arrays, source, context, ladj, record.bijection_ref)
+    made_by = record._snapshot.code, record.direction, record._is_wide
+    return Template(output, *made_by, arrays, source, context, ladj, record._bijection_ref)

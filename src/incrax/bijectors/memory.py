@@ -28,12 +28,8 @@ class Origin:
     """How one array was made by one bijection. Of `memory_of`; to be read, not changed.
 
     Fields:
-        bijection_ref: gives the bijection, held weakly.
-        snapshot: what the pass depended on.
         direction: `"forward"` or `"inverse"`.
         source: the input that the array was made from.
-        context_ref: gives the context, held weakly; None if there was none.
-        is_wide: whether numbers had 64 bits by default.
         ladj: log|det J| of the pass at its input; None until it is computed.
         kept: what the log-determinant can be computed from (what a conditioner gave), or None.
 
@@ -47,30 +43,30 @@ class Origin:
         (True, 'forward')
     """
 
-    bijection_ref: Callable[[], Any]
-    snapshot: Snapshot
+    _bijection_ref: Callable[[], Any]  # held weakly, as the context
+    _snapshot: Snapshot  # what the pass depended on
     direction: str
     source: Any
-    context_ref: Callable[[], Any] | None
-    is_wide: bool
+    _context_ref: Callable[[], Any] | None
+    _is_wide: bool  # whether numbers had 64 bits by default
     ladj: Any = None
     kept: Any = None
 
     @property
     def bijection(self) -> Any:
         """The bijection that made the array, or None if it is gone; records hold no parameters."""
-        return self.bijection_ref()
+        return self._bijection_ref()
 
     @property
     def context(self) -> Any:
         """The context of the pass, or None if there was none or it is gone."""
-        return None if self.context_ref is None else self.context_ref()
+        return None if self._context_ref is None else self._context_ref()
 
     def _has_context(self, context: Any) -> bool:
         """Whether a context is the recorded object."""
-        if self.context_ref is None:
+        if self._context_ref is None:
             return context is None
-        return context is not None and self.context_ref() is context and is_readable(context)
+        return context is not None and self._context_ref() is context and is_readable(context)
 
     def __repr__(self) -> str:
         shape = f"{self.source.dtype}{list(self.source.shape)}"

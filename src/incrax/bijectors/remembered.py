@@ -243,9 +243,9 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Origin | N
     for record in records_of(value):
         if (
             record.direction != direction
-            and record.is_wide == _is_wide()
+            and record._is_wide == _is_wide()
             and record._has_context(context)
-            and watch.snapshot.is_same(record.snapshot)
+            and watch.snapshot.is_same(record._snapshot)
         ):
             return record if watch.is_readable() and is_readable(record.source) else None
     return None

@@ -192,6 +192,13 @@ class Prepared:
 
         Cost: derivatives are evaluated by the whole selection, whatever is free, so that another
             `free` traces and compiles nothing.
+
+        Example:
+            >>> import incrax, numpy as np
+            >>> p = incrax.prepare(lambda x, data: ((x - data) ** 2).sum(), np.zeros(2), np.ones(2))
+            >>> other = p.flat_at(np.zeros(2), np.array([3.0, 4.0]), free={"x": [True, False]})
+            >>> other.names, other.gradient(np.array([1.0])).tolist()
+            (('x[0]',), [-4.0])
         """
         self._check("flat_at", args)
         selection = select("prepare", self._fun, self._wrt, args, {})
@@ -211,18 +218,21 @@ class Prepared:
         return self._selection.paths
 
     @property
-    def tuning(self) -> Tuning:
-        """The settings of its functions."""
-        return self._options.get("tuning") or Tuning()
-
-    @property
     def stats(self) -> dict[str, Stats]:
         """Counters of the methods called so far; pullbacks have none."""
         return {name: function.stats for name, function in self._made.items()}
 
     @property
     def methods(self) -> dict[str, Incremental[..., Any]]:
-        """The incremental functions of the methods called so far, by name."""
+        """The incremental functions of the methods called so far, by name.
+
+        Example:
+            >>> import incrax
+            >>> p = incrax.prepare(lambda x: x**2, 3.0)
+            >>> value = p.value(3.0)
+            >>> p.methods["value"].explain().num_equations
+            1
+        """
         return dict(self._made)
 
     def __repr__(self) -> str:
@@ -263,6 +273,11 @@ class Prepared:
             expected = jax.tree.structure(example)
             if seen != expected:
                 raise _other_type(method, name, str(seen), str(expected))
+
+
+def tuning_of(prepared: Prepared) -> Tuning:
+    """The settings of its functions."""
+    return prepared._options.get("tuning") or Tuning()
 
 
 def _other_type(method: str, path: str, seen: str, expected: str) -> PreparedTypeError:

@@ -23,7 +23,7 @@ from incrax.fit.axes import axes_for
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
 from incrax.fit.methods import Interval, check_level, minuit_at
 from incrax.fit.problem import Problem
-from incrax.fit.task import CountedTask, Counts, Task, Work
+from incrax.fit.task import CountedTask, Counts, Task, Work, slope
 from incrax.models.bounds import Box
 from incrax.models.names import elements_named
 
@@ -303,7 +303,7 @@ class FitResult(Printable):
     @cached_property
     def gradient(self) -> np.ndarray:
         """At the end, shape (n,)."""
-        return self.task.slope(self.values)
+        return slope(self.task, self.values)
 
     @cached_property
     def hessian(self) -> np.ndarray:
@@ -322,7 +322,8 @@ class FitResult(Printable):
         is_precise = start.dtype == np.float64
         if "hessian" in self.__dict__ or self.values.size > MOST or not is_precise:
             return self.hessian
-        found = differenced(self.task.slope, self.values, self.bounds, self.errordef)
+        task = self.task
+        found = differenced(lambda x: slope(task, x), self.values, self.bounds, self.errordef)
         return self.hessian if found is None else found
 
     @cached_property

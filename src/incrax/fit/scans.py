@@ -34,7 +34,7 @@ from incrax.fit.result import (
     near_enough,
     part_named,
 )
-from incrax.fit.task import CountedTask, Counts, Work
+from incrax.fit.task import CountedTask, Counts, Work, methods_of
 from incrax.models.names import without_index
 
 TOLERANCE = 1e-5
@@ -734,7 +734,7 @@ def _scan(
     goal = tolerance * result.errordef
     best = _sharpened(counted, _minimum_of(result), goal)
     follower = Follower(counted, best, held, goal)
-    forecast = Forecast(task.methods, len(points))
+    forecast = Forecast(lambda: methods_of(task), len(points))
     found: dict[int, Minimum] = {}
     with Meter("scan", len(points), is_shown=progress) as meter:
         for k in _outward(result, held, points):

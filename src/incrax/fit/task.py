@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, Incremental, Prepared, Tuning, prepare
+from incrax.derivatives.prepared import tuning_of
 from incrax.derivatives.transforms import options_of, plain
 from incrax.errors import MethodError
 from incrax.fit.problem import Problem, posed
@@ -73,25 +74,6 @@ class Task(NamedTuple):
         """A vector in the shape that callbacks and results have."""
         return self.problem.tree(np.asarray(x))
 
-    def slope(self, x: np.ndarray) -> np.ndarray:
-        """The gradient at a vector, shape (n,)."""
-        return np.asarray(self.flat.value_and_gradient(x)[1])
-
-    def methods(self) -> Collection[Incremental[..., Any]]:
-        """The functions that evaluate it, as far as they were made."""
-        made = {} if self.prepared is None else self.prepared.methods
-        return made.values()
-
-    def work(self) -> Work:
-        """All work of these functions so far."""
-        ran = whole = 0
-        for method in self.methods():
-            stats = method.stats
-            ran += stats.ran + stats.filled
-            if num_calls := stats.calls - stats.aborted:  # before a call it has no equations
-                whole += num_calls * method.num_equations
-        return Work(ran, whole)
-
 
 def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = None) -> Task:
     """What `minimize(fun, *args, wrt=, bounds=)` minimises; a `Task` is itself.
@@ -122,6 +104,31 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
     if isinstance(fun, Bound):
         return Task(found, fun.flat(), prepared_of(fun))
     return task_of(found)
+
+
+# --- for fits -------------------------------------------------------------------------------------
+
+
+def slope(task: Task, x: np.ndarray) -> np.ndarray:
+    """The gradient at a vector, shape (n,)."""
+    return np.asarray(task.flat.value_and_gradient(x)[1])
+
+
+def methods_of(task: Task) -> Collection[Incremental[..., Any]]:
+    """The functions that evaluate it, as far as they were made."""
+    made = {} if task.prepared is None else task.prepared.methods
+    return made.values()
+
+
+def work_of(task: Task) -> Work:
+    """All work of these functions so far."""
+    ran = whole = 0
+    for method in methods_of(task):
+        stats = method.stats
+        ran += stats.ran + stats.filled
+        if num_calls := stats.calls - stats.aborted:  # before a call it has no equations
+            whole += num_calls * method.num_equations
+    return Work(ran, whole)
 
 
 def task_of(found: Problem) -> Task:
@@ -294,7 +301,7 @@ _aheads: WeakKeyDictionary[Any, Ahead] = WeakKeyDictionary()
 
 
 def _ahead_of(task: Task) -> Ahead:
-    tuning = Tuning() if task.prepared is None else task.prepared.tuning
+    tuning = Tuning() if task.prepared is None else tuning_of(task.prepared)
     is_timed = tuning.timed and jax.process_count() == 1
     return _aheads.setdefault(task.prepared or task.flat, Ahead(is_timed))
 
@@ -320,7 +327,7 @@ class CountedTask:
         self.counts: Counts = Counts()
         self.best: tuple[float, np.ndarray] = (np.inf, self.task.x)
         self.is_at_limit: bool = False
-        self._before: Work = self.task.work()
+        self._before: Work = work_of(self.task)
         self._second: Any = 0.0
         self._known: dict[bytes, ValueAt] = {}
         self._ahead = _ahead_of(self.task)
@@ -330,7 +337,7 @@ class CountedTask:
     @property
     def work(self) -> Work:
         """What saved values avoided so far."""
-        return self.task.work().since(self._before)
+        return work_of(self.task).since(self._before)
 
     def value(self, x: Any) -> float:
         """The value at a vector."""

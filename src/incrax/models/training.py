@@ -53,6 +53,7 @@ class Training:
         updates = updates if inputs.of(STATE) else "never"
         self._step = jax.jit(_step_of(functions, inputs, optimizer, updates), static_argnums=0)
         self.num_steps: int = 0
+        """Steps taken so far."""
 
     def __call__(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
         """Set inputs and take a step; the loss where the gradient was taken.

@@ -143,8 +143,8 @@ class RowEngine:
         Raises:
             MixedRowsError: the function mixes rows, or is another one for another number of rows.
         """
-        self.trace.prepare(rows.capacities, len(rows))
-        self.num_chunks = len(rows.chunks)
+        self.trace.prepare(rows._capacities, len(rows))
+        self.num_chunks = len(rows._chunks)
         if self.trace.rows is not self.rows:
             self.rows = self.trace.rows
             limit = self.options.versions
@@ -253,7 +253,7 @@ class RowEngine:
     def _check_fits(self, rows: Rows) -> None:
         """Raise where rows are streamed, and results have an entry for each."""
         per_row = [v for table in self.passes for v in table.phase.per_row]
-        if per_row and any(chunk.is_streamed for chunk in rows.chunks):
+        if per_row and any(chunk.is_streamed for chunk in rows._chunks):
             types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
             raise MixedRowsError(
                 f"`incremental(f)` got `Rows` that are read from a file, and f returns {types}, "
@@ -272,12 +272,12 @@ class RowEngine:
         version = self._version(phase.chunk, env)
         table.begin(version)
         rest = self._version(phase.rest, env)
-        key = version, rest, tuple(rows.places)
+        key = version, rest, tuple(rows._places)
         outcome = table.outcomes.get(key)
         if outcome is not None and not is_any_deleted(outcome.values()):
-            self.stats.chunks_reused += len(rows.chunks)
+            self.stats.chunks_reused += len(rows._chunks)
             return outcome, True
-        results = _PassEvaluation(self, table, rows.chunks).results()
+        results = _PassEvaluation(self, table, rows._chunks).results()
         outcome = self._following(table, results, rest, rows)
         pairs = zip(phase.per_row, phase.axes, strict=True)
         for k, (var, axis) in enumerate(pairs, len(phase.kinds)):
@@ -346,7 +346,7 @@ class RowEngine:
         """Forget chunks that were in none of the latest few sets of rows; the others share the
         budget.
         """
-        used = rows.places
+        used = rows._places
         if self.uses and self.uses[-1] == used:
             return
         self.uses = [*(u for u in self.uses if u != used), used][-self.limits.versions :]
@@ -422,7 +422,7 @@ class RowEngine:
 
     def first_kin(self, rows: Rows) -> Engine:
         """The engine whose programs serve the first pass for the first chunk."""
-        return self.kin_of(rows.chunks[0], self.passes[0].phase)
+        return self.kin_of(rows._chunks[0], self.passes[0].phase)
 
     # --- without a result -------------------------------------------------------------------------
 
@@ -433,8 +433,8 @@ class RowEngine:
         version = self._version(table.phase.chunk, self._env(leaves, rows))
         self.recent = recent
         known = table.results.peek(version) or {}
-        num_known = sum((number,) in known for number in rows.places)
-        return Chunks(len(rows.chunks) - num_known, num_known, 0)
+        num_known = sum((number,) in known for number in rows._places)
+        return Chunks(len(rows._chunks) - num_known, num_known, 0)
 
     def warm_up(self, _: Any, changing: Iterable[Sequence[str]]) -> None:
         """Plan, compile and fill every named change for all chunks whose programs read what it
@@ -578,7 +578,7 @@ def _kind(chunk: Chunk, phase: Phase) -> ChunkKind:
 
 def _assembled(rows: Rows, parts: Sequence[Any], axis: int) -> jax.Array:
     """Per-row results of all chunks without padding, as a copy where `jax.jit` would put them."""
-    pairs = zip(rows.chunks, parts, strict=True)
+    pairs = zip(rows._chunks, parts, strict=True)
     before = (slice(None),) * axis
     known = [np.asarray(x)[(*before, slice(chunk.num_rows))] for chunk, x in pairs]
     whole = np.concatenate(known, axis)

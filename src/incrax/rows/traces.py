@@ -71,7 +71,7 @@ class RowTraces(Traces):
 
     def _given(self, rows: Rows, leaves: Values, treedef: Any) -> Given:
         """What a call gives: the engine that serves it, the leaves that are no rows, the rows."""
-        leaves = [rows.row_type if x is rows else x for x in leaves]
+        leaves = [rows._row_type if x is rows else x for x in leaves]
         engine = self.latest
         if not isinstance(engine, RowEngine) or not engine.signature.accepts(leaves, treedef):
             signature = make_signature(self.fun, *jax.tree.unflatten(treedef, leaves))
@@ -87,7 +87,7 @@ class RowTraces(Traces):
         dynamic = signature.dynamic_leaves(leaves)
         if any(map(_jax.is_mutable_array, dynamic)):
             raise nothing_saved("a call with `Rows`")
-        row_type = rows.row_type
+        row_type = rows._row_type
         trace = RowTrace(self.fun, signature, row_type, [LeafValue(x).feed for x in dynamic])
         path = next(path for path, x in signature.named_statics.items() if x is row_type)
         paths = [*(f"{path}{name}" for name in row_type.paths), *signature.dynamic_paths]

@@ -360,6 +360,13 @@ def test_a_name_declared_constant_is_not_compared():
     check(f, 1.5, recordings=1)
 
 
+def test_a_name_declared_constant_may_stand_inside_another_beside_what_cannot_be_compared():
+    sign = 1.0
+    parts = [iter([1.0]), lambda x: x * sign]
+    f = incrax.guarded(lambda x: parts[1](x), constant=("parts", "sign"))
+    check(f, 1.5, recordings=1)
+
+
 @pytest.mark.parametrize(
     "make", [lambda: iter([1.0, 2.0]), lambda: (v for v in [1.0])], ids=["iterator", "generator"]
 )

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
-from incrax.engine.call.bypass import MAX_HELD_BYTES
+from incrax.engine.call.bypass import MAX_HELD_BYTES, awaited
 from incrax.errors import ReentrantCallError
 
 LONG = 10**6
@@ -407,7 +407,7 @@ def test_a_check_that_fails_in_a_bypass_ends_its_call(checked):
     ours = bypassing(checked[0], jnp.float64(1.0), 1.0, X)
     with pytest.raises(Exception, match="b is negative"):
         ours(jnp.float64(1.0), -1.0, X)
-    assert num_bypassed(ours) == 0
+    assert num_bypassed(ours) == 1
     same(ours(jnp.float64(1.0), 1.0, X), np.exp(-X).sum(), factor=64)
 
 
@@ -430,16 +430,16 @@ def test_a_function_that_its_own_check_calls_in_a_bypass_is_an_error():
     assert len(told) == 1
 
 
-def with_effect(outside):
-    """A function that calls code outside of JAX for what it does."""
+def calling(outside, call=jax.experimental.io_callback):
+    """A function that calls code outside of JAX, by default for what it does."""
     result = jax.ShapeDtypeStruct((), np.float64)
-    return lambda a, x: jax.experimental.io_callback(outside, result, a) * jnp.sum(x)
+    return lambda a, x: call(outside, result, a) * jnp.sum(x)
 
 
 def test_effects_happen_at_each_call_that_bypasses():
     seen = []
     x = jnp.asarray(X)
-    ours = bypassing(with_effect(lambda a: seen.append(float(a)) or np.asarray(a)), 1.0, x)
+    ours = bypassing(calling(lambda a: seen.append(float(a)) or np.asarray(a)), 1.0, x)
     seen.clear()
     for _ in range(3):
         same(ours(5.0, x), 5.0 * X.sum(), factor=64)
@@ -447,18 +447,31 @@ def test_effects_happen_at_each_call_that_bypasses():
     assert seen == [5.0] * 3
 
 
+@pytest.mark.every_case
+@pytest.mark.parametrize("call", [jax.experimental.io_callback, jax.pure_callback])
 @pytest.mark.parametrize("is_timed", [False, True])
-def test_an_effect_that_fails_in_a_bypass_happens_once(is_timed):
+@pytest.mark.parametrize(("a", "words"), [(-1.0, "KeyError"), (-2.0, "shape")])
+def test_code_outside_of_jax_that_fails_in_a_bypass_runs_once(call, is_timed, a, words):
     seen = []
-    known = {1.0: np.float64(1.0)}
-    ours = bypassing(with_effect(lambda a: seen.append(float(a)) or known[float(a)]), 1.0, X)
+    known = {1.0: np.float64(1.0), -2.0: np.zeros(2)}
+    ours = bypassing(calling(lambda a: seen.append(float(a)) or known[float(a)], call), 1.0, X)
     ledger(ours).grant(1 if is_timed else LONG)
     ledger(ours).is_timing_due = True
     seen.clear()
-    with pytest.raises(Exception, match="KeyError"):
-        ours(-1.0, X)
-    assert seen == [-1.0]
+    with pytest.raises(Exception, match=words):
+        ours(a, X)
+    assert seen == [a]
     assert ours.stats.aborted == 1
+    same(ours(1.0, X), X.sum(), factor=64)
+
+
+def test_a_program_with_code_outside_of_jax_that_finds_no_memory_is_tried_again():
+    def full(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    ours = bypassing(calling(np.asarray, jax.pure_callback), 1.0, X)
+    ours._bypass.jitted = awaited(full, ours._traces.latest.engine.calls)
+    same(ours(2.0, X), 2.0 * X.sum(), factor=64)
 
 
 def test_results_that_failed_after_their_call_are_no_version():

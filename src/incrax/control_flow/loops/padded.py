@@ -178,9 +178,6 @@ class Padded:
         values: pytree of arrays of shape (capacity, ...); what stands past `length` is zero if
             incrax made it.
         length: number of rows that count, an integer or a traced one.
-        is_checked: whether `length` is known to be no more than `capacity`, so that programs do not
-            check it again.
-        source: the argument of a `bucketed` function that this is, or is a derivative by.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -191,8 +188,10 @@ class Padded:
 
     values: Any
     length: Any
-    is_checked: bool = field(default=False, metadata={"static": True}, repr=False)
-    source: Any = field(default=None, metadata={"static": True}, repr=False)
+    _is_checked: bool = field(default=False, metadata={"static": True}, repr=False)
+    """Whether `length` is known to be no more than `capacity`, so that programs do not check it."""
+    _source: Any = field(default=None, metadata={"static": True}, repr=False)
+    """The argument of a `bucketed` function that this is, or is a derivative by."""
 
     @property
     def capacity(self) -> int:
@@ -318,7 +317,7 @@ def _exact(x: Any, lengths: Lengths) -> Any:
         return x
     if getattr(x.length, "dtype", None) != jax.dtypes.float0:
         return x.exact()
-    return Padded(x.values, lengths[x.source]).exact() if x.source in lengths else x
+    return Padded(x.values, lengths[x._source]).exact() if x._source in lengths else x
 
 
 # --- functions of rows ----------------------------------------------------------------------------
@@ -399,10 +398,10 @@ class Bucketed(WrapsFunction):
                 return tree
             lengths[name] = num
             if is_inside:
-                return Padded(tree, num, is_checked=True, source=name)
+                return Padded(tree, num, _is_checked=True, _source=name)
             capacity = self._capacity(name, num)
             rows = jax.tree.map(lambda x: padded(x, capacity), tree)
-            return Padded(rows, np.int32(num), is_checked=True, source=name)
+            return Padded(rows, np.int32(num), _is_checked=True, _source=name)
 
         args, kwargs = self._ragged.replaced(args, kwargs, as_padded)
         for name in self._ragged.names:

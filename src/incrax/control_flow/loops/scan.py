@@ -95,7 +95,7 @@ def scan(
     capacity = None if capacity is None else as_size("scan", "capacity", capacity)
     memory = as_size("scan", "memory", memory)
     rows, num, room = _sized(xs, length, capacity)
-    if not (isinstance(xs, Padded) and xs.is_checked and length is None and is_traced(num)):
+    if not (isinstance(xs, Padded) and xs._is_checked and length is None and is_traced(num)):
         num = checked("scan", num, room)
     if not is_staged() and not any(is_traced(x) for x in (num, *jax.tree.leaves(rows))):
         room = capacity_for(max(room, capacity or 0))
@@ -104,7 +104,7 @@ def scan(
     loop = functools.partial(Spec, capacity=room, reverse=reverse, memory=memory, is_strict=True)
     carry, ys = _fold(f, init, rows, types, num, loop)
     if isinstance(xs, Padded):
-        return carry, Padded(ys, num, is_checked=True)
+        return carry, Padded(ys, num, _is_checked=True)
     return carry, ys if is_traced(num) else jax.tree.map(lambda y: cut(y, num), ys)
 
 

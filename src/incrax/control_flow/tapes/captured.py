@@ -14,6 +14,7 @@ code reads by a name that it puts together; `jax.jit` freezes all of it.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import dis
 import functools
@@ -216,10 +217,11 @@ _DESCRIPTORS = (property, staticmethod, classmethod, functools.cached_property)
 class Captured:
     """Captured values at one time."""
 
-    def __init__(self, name: str, constant: Sequence[str]) -> None:
+    def __init__(self, name: str, roots: Sequence[Any], constant: Sequence[str]) -> None:
         self.name = name
         self.constant = frozenset(constant)
-        self.met: set[str] = set()  # of the constant ones
+        self.met: set[str] = set()
+        """Names among `constant` that the walk came across; it does not enter what they name."""
         self.variables: list[tuple[str, Callable[[], Any], Any]] = []
         """Cells, globals, attributes of modules: name, how to read it, value."""
         self.containers: list[Container] = []
@@ -232,6 +234,8 @@ class Captured:
         self._named: dict[str, None] = {}
         """Attributes that code names."""
         self._read: dict[int, set[str]] = {}
+        for root in roots:
+            self.visit(getattr(root, "__name__", name), root)
 
     # --- comparison -------------------------------------------------------------------------------
 
@@ -279,6 +283,12 @@ class Captured:
                 reason = f"with more than {MAX_VALUES:,} values in all that it captures"
                 raise self._not_comparable(name, reason)
             self._follow(name, value)
+
+    def walk_for_names(self) -> None:
+        """Follow all of it for the names alone: what is constant need not be comparable."""
+        while self._waiting or self._visit_modules():
+            with contextlib.suppress(CapturedStateError):
+                self._follow(*self._waiting.popleft())
 
     def _follow(self, name: str, value: Any) -> None:
         if isinstance(value, _jax.Tracer):
@@ -377,21 +387,26 @@ class Captured:
         return bool(self._waiting)
 
 
-def captured_by(name: str, roots: Iterable[Any], constant: Sequence[str]) -> Captured:
+def captured_by(name: str, roots: Sequence[Any], constant: Sequence[str]) -> Captured:
     """What functions and objects capture now.
 
     Raises:
         CapturedStateError: something among it cannot be compared.
-        ValueError: nothing that is said to be constant is captured.
+        ValueError: a name of what is said to be constant is captured nowhere.
     """
-    found = Captured(name, constant)
-    for root in roots:
-        found.visit(getattr(root, "__name__", name), root)
+    found = Captured(name, roots, constant)
     found.walk()
-    if found.constant and not found.met:  # one that is met may hide the others
-        seen = listed([name for name, *_ in found.variables], "nothing")
+    unmet = [each for each in constant if each not in found.met]
+    if unmet:
+        # The walk does not enter what is constant, so that one name may stand inside another.
+        everywhere = Captured(name, roots, unmet)
+        everywhere.walk_for_names()
+        found.met |= everywhere.met
+    wrong = [each for each in unmet if each not in found.met]
+    if wrong:
+        seen = listed([*(name for name, *_ in found.variables), *sorted(found.met)], "nothing")
         raise ValueError(
-            f"`guarded({name}, constant=...)` got {listed(constant)}, which the function does not "
+            f"`guarded({name}, constant=...)` got {listed(wrong)}, which the function does not "
             f"capture; it captures {seen}. Nothing was recorded. Name a variable that the code of "
             "the function reads and that is none of its own."
         )

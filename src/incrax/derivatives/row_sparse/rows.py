@@ -51,6 +51,7 @@ class RowSparse:
 
     Raises:
         RowShapeError: the parts do not fit together.
+        TypeError: indices or values are text or the like, or the shape is no tuple of integers.
 
     A pytree: `indices` and `values` are its leaves, so that it passes through `jit`, `vmap`, `scan`
     and `cond`. `jax.vmap` makes it a batch of arrays of the same `shape`; apply methods of a batch
@@ -75,8 +76,8 @@ class RowSparse:
     __array_ufunc__ = None  # `numpy_number * r` is for `r.__rmul__`
 
     def __post_init__(self) -> None:
-        indices = jnp.asarray(self.indices)
-        values = jnp.asarray(self.values)
+        indices = _as_array("RowSparse(indices=...)", self.indices, "integers")
+        values = _as_array("RowSparse(values=...)", self.values, "numbers")
         lengths = [as_int(n) for n in self.shape] if isinstance(self.shape, Sequence) else [None]
         shape = tuple([length for length in lengths if length is not None])
         if len(shape) < len(lengths):
@@ -168,6 +169,14 @@ class RowSparse:
         return RowSparse(self.indices, self.values * factor, self.shape)
 
     __rmul__ = __mul__
+
+
+def _as_array(option: str, value: Any, elements: str) -> jax.Array:
+    """A part as an array of JAX."""
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise wrong_option(option, value, f"an array of {elements}") from error
 
 
 def _fill(rows: RowSparse, indices: Any, values: Any, shape: tuple[int, ...]) -> RowSparse:

@@ -64,6 +64,7 @@ class Bypass:
         stats: Stats,
         *,
         has_effects: bool,
+        calls_host: bool,
     ) -> None:
         self.jitted = jitted
         self.ledger = ledger
@@ -74,8 +75,10 @@ class Bypass:
         shape = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
         is_small = result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)
         self.holds_results = is_small and not has_effects
-        # Errors that end a call; after others it goes the long way, which has better words for them.
-        self.final = (jax.errors.JaxRuntimeError,) if has_effects else ()
+        # Errors that end a call, by whatever class JAX calls one of the host; after others it goes
+        # the long way, which has better words for them, but runs the function once more.
+        failed = jax.errors.JaxRuntimeError, ValueError
+        self.final_errors = failed if has_effects or calls_host else ()
         self.last: LastCall = NO_CALL
 
     def wait(self) -> None:
@@ -101,7 +104,7 @@ class Bypass:
         start_s = time.perf_counter()
         try:
             result = jax.block_until_ready(self.jitted(*args, **kwargs))
-        except self.final:
+        except self.final_errors:
             raise
         except Exception:  # noqa: BLE001  the long way has the right words for it
             return NOT_HELD
@@ -156,12 +159,19 @@ def of_arguments(jitted: Function, signature: Signature) -> Function:
 def awaited(jitted: Function, calls: HostCalls) -> Function:
     """The same of one that calls functions on the host: its errors come at once.
 
-    It raises OtherTypesError, too, in a function on the host that a call waits for.
+    It raises OtherTypesError, too, in a function on the host that a call waits for, and where it
+    failed before anything ran on the host that must not run once more.
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if calls.is_awaited_here():
             raise OtherTypesError
-        return jax.block_until_ready(jitted(*args, **kwargs))
+        num_final = calls.num_final
+        try:
+            return jax.block_until_ready(jitted(*args, **kwargs))
+        except Exception as error:
+            if calls.num_final == num_final:
+                raise OtherTypesError from error
+            raise
 
     return run

@@ -100,8 +100,9 @@ class Traced:
         if analysis.jitted is None:
             return None
         jitted = of_arguments(analysis.jitted, signature)
-        if engine is not None and engine.must_wait:
-            jitted = awaited(jitted, engine.calls)
+        calls = engine.calls if engine is not None and engine.must_wait else None
+        if calls is not None:
+            jitted = awaited(jitted, calls)
         result_bytes = sum(_jax.aval_bytes(atom.aval) for atom in analysis.traced.outvars)
         has_effects = engine is not None and engine.always != 0
         return Bypass(
@@ -112,6 +113,7 @@ class Traced:
             self._ledger,
             self.stats,
             has_effects=has_effects,
+            calls_host=calls is not None,
         )
 
     # --- a call -----------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class verify(ContextDecorator):  # noqa: N801
         self.every: int = checked_count("verify(every=...)", every)
         self.rtol = rtol
         self.atol = atol
-        self.count: int = 0
+        self._count: int = 0
 
     def __enter__(self) -> verify:
         _active.set((*_active.get(), self))
@@ -60,8 +60,8 @@ class verify(ContextDecorator):  # noqa: N801
 
     def _is_due(self) -> bool:
         """Count a call; whether it is to be verified."""
-        self.count += 1
-        return self.count % self.every == 0
+        self._count += 1
+        return self._count % self.every == 0
 
 
 verifying = _active.get

@@ -58,13 +58,15 @@ _thread = _Thread()
 class HostCalls:
     """The calls to the host of one function's programs, and of its forks'.
 
-    `seconds` passed in functions on the host so far.
+    `seconds` passed in functions on the host so far. `num_final` of their runs must not be repeated
+    where their program fails: those with an effect, and those that raised.
     """
 
     def __init__(self, budget_bytes: int) -> None:
         self.max_bytes = min(MAX_BYTES, int(MEMORY_SHARE * budget_bytes))
         self.num_bytes = 0
         self.seconds = 0.0
+        self.num_final = 0
         self._max_entry_bytes = int(ENTRY_SHARE * self.max_bytes)
         self._results: OrderedDict[_Key, tuple[list[np.ndarray], int]] = OrderedDict()
         self._lock = threading.Lock()
@@ -177,11 +179,16 @@ class _HostFunction:
     def __call__(self, *operands: Any) -> Any:
         before = _thread.callers
         _thread.callers = (*before, self.calls) if self.is_awaited else before
+        is_final = not self.is_pure
         try:
             if self.is_pure:
                 return self.calls.results(self.function, operands)
             return self.function(*operands)
+        except BaseException:
+            is_final = True
+            raise
         finally:
+            self.calls.num_final += is_final
             _thread.callers = before
 
 

@@ -74,12 +74,12 @@ class Rows:
         self._set(row_type, chunk_rows, tuple(in_memory(leaves, chunk_rows)))
 
     def _set(self, row_type: RowType, chunk_rows: int, chunks: tuple[Chunk, ...]) -> None:
-        self.row_type: RowType = row_type
+        self._row_type: RowType = row_type
         self.chunk_rows: int = chunk_rows
-        self.chunks: tuple[Chunk, ...] = chunks
-        self.capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
+        self._chunks: tuple[Chunk, ...] = chunks
+        self._capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
-        self.places: dict[int, int] = {chunk.number: chunk.place for chunk in chunks}
+        self._places: dict[int, int] = {chunk.number: chunk.place for chunk in chunks}
 
     @classmethod
     def from_source(cls, source: Source, *, chunk_rows: int = CHUNK_ROWS) -> Rows:
@@ -156,7 +156,7 @@ class Rows:
         if not len(leaves[0]):
             return self
         new = in_memory(leaves, self.chunk_rows)
-        return self._with(joined([*self.chunks, *new], self.chunk_rows))
+        return self._with(joined([*self._chunks, *new], self.chunk_rows))
 
     def replace(self, start: int, tree: Any) -> Rows:
         """These rows with new ones in the place of rows `start` and following; chunks that they
@@ -180,7 +180,7 @@ class Rows:
             raise outside_rows(start, stop, len(self))
         if start == stop:
             return self
-        chunks = list(self.chunks)
+        chunks = list(self._chunks)
         for number, chunk in enumerate(chunks):
             first = int(self._starts[number])
             if first < stop and start < first + chunk.num_rows:
@@ -188,12 +188,12 @@ class Rows:
         return self._with(chunks)
 
     def _with(self, chunks: Iterable[Chunk]) -> Rows:
-        return self._of(self.row_type, self.chunk_rows, chunks)
+        return self._of(self._row_type, self.chunk_rows, chunks)
 
     def _leaves_of(self, tree: Any, method: str) -> list[np.ndarray]:
         leaves, row_type = checked(tree, may_be_empty=True)
-        if row_type != self.row_type:
-            raise other_rows(method, str(row_type), str(self.row_type))
+        if row_type != self._row_type:
+            raise other_rows(method, str(row_type), str(self._row_type))
         return leaves
 
     # --- reading ----------------------------------------------------------------------------------
@@ -206,9 +206,9 @@ class Rows:
 
         Cost: a copy; reads all rows that are streamed.
         """
-        parts = [chunk.rows() for chunk in self.chunks]
+        parts = [chunk.rows() for chunk in self._chunks]
         columns = [jax.device_put(np.concatenate(column)) for column in zip(*parts, strict=True)]
-        return jax.tree.unflatten(self.row_type.treedef, columns)
+        return jax.tree.unflatten(self._row_type.treedef, columns)
 
     def _captured(self) -> tuple[Any, ...]:
         """What a guarded function that captures rows compares beside the object: nothing, as they
@@ -222,7 +222,7 @@ class Rows:
 
     def __repr__(self) -> str:
         """Number of rows, their type and number of chunks."""
-        return f"Rows({len(self)} rows of {self.row_type} in {many(len(self.chunks), 'chunk')})"
+        return f"Rows({len(self)} rows of {self._row_type} in {many(len(self._chunks), 'chunk')})"
 
 
 def _rebuild(tree: Any, chunk_rows: int) -> Rows:

@@ -261,8 +261,8 @@ class Kept:
     Example:
         >>> import incrax, jax.numpy as jnp
         >>> kept = incrax.hold(lambda w, x: x @ w)(jnp.array([2.0]), jnp.arange(3.0)[:, None])
-        >>> kept.rows([1, 2]).tolist()
-        [2.0, 4.0]
+        >>> kept.representations.tolist(), kept.rows([1, 2]).tolist()
+        ([0.0, 2.0, 4.0], [2.0, 4.0])
         >>> kept.add([1, 2], jnp.array([1.0, 10.0]))
         >>> kept.pullback().tolist()
         [21.0]
@@ -278,9 +278,8 @@ class Kept:
         found, self._pullback = vjp(self._encoding, params, rows, None, *keys, wrt=held._wrt)
         self.representations: Any = found
         """The representations of all rows: what the encoder returns for them."""
-        self.num_rows: int = jax.tree.leaves(data)[0].shape[0]
-        """How many rows there are."""
-        self._stats.rows_encoded += self.num_rows
+        self._num_rows: int = jax.tree.leaves(data)[0].shape[0]
+        self._stats.rows_encoded += self._num_rows
         self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active_leaves(found)]
 
     def _captured(self) -> tuple[Any, ...]:
@@ -327,20 +326,20 @@ class Kept:
 
         Cost: a backward pass of all rows; of chunks with their forward pass.
         """
-        self._stats.rows_pulled_back += self.num_rows
+        self._stats.rows_pulled_back += self._num_rows
         active = iter(self._cotangents)
         return self._pullback(with_active(self.representations, active, lambda _: None))
 
     def __repr__(self) -> str:
         """How many rows."""
-        return f"kept representations of {self.num_rows} rows"
+        return f"kept representations of {self._num_rows} rows"
 
     # --- inner ------------------------------------------------------------------------------------
 
     def _checked(self, method: str, numbers: Any) -> np.ndarray:
         if has_tracer(jax.tree.leaves(numbers)):
             raise _without_values(method, "row numbers")
-        return _numbers(f"kept.{method}", numbers, self.num_rows)
+        return _numbers(f"kept.{method}", numbers, self._num_rows)
 
     def _parts(self, cotangents: Any, shape: tuple[int, ...]) -> list[Any]:
         """Cotangents of the leaves that have any, of the right types."""
