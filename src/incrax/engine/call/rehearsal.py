@@ -8,6 +8,7 @@ reports look.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import jax
@@ -24,6 +25,8 @@ from incrax.engine.store.store import Pairs, is_any_deleted
 
 MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""
+
+BYPASSES = "saving has not paid of late, so that the next call is one of `jax.jit`"
 
 
 def dry_run(engine: Engine, leaves: Values) -> CallRecord | None:
@@ -87,7 +90,9 @@ def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
             return UNCHANGED._replace(dirty=dirty)
         dirty = engine.layout.full
     entry = engine.chooser.seen(dirty)
-    candidate: Candidate = "whole" if entry is None or is_bypassed else entry.candidate
+    if entry is not None and is_bypassed:
+        entry = replace(entry, candidate="whole", reason=BYPASSES)
+    candidate: Candidate = "whole" if entry is None else entry.candidate
     plan = None if entry is None else engine.plan_of(candidate, entry)
     if entry is None:
         entry, plan = _first_use(engine, dirty)
