@@ -489,12 +489,10 @@ class Incremental(WrapsFunction, Generic[P, R]):
         return self._traces.name
 
     def __repr__(self) -> str:
-        """Name and counters."""
+        """Name, options that differ from the defaults, and counters."""
         self._catch_up()
-        return (
-            f"incremental({self._name}): {self._stats.calls} calls, {self._stats.unchanged} "
-            "unchanged"
-        )
+        named = ", ".join(filter(None, [self._name, str(self._traces.options)]))
+        return f"incremental({named}): {self._stats.calls} calls, {self._stats.unchanged} unchanged"
 
 
 _living: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()

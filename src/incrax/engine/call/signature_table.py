@@ -54,11 +54,21 @@ MAX_SIGNATURES = 16
 class Options(NamedTuple):
     """How a function is made incremental."""
 
-    is_exact: bool
-    versions: int
-    memory: int | None
-    tuning: Tuning
+    is_exact: bool = False
+    versions: int = 2
+    memory: int | None = None
+    tuning: Tuning = Tuning()
     algebra: bool = False
+
+    def __str__(self) -> str:
+        """What differs from the defaults, as `incremental` takes it."""
+        default = Options()
+        given = ["policy='exact'"] if self.is_exact else []
+        for name in self._fields[1:]:
+            value = getattr(self, name)
+            if value != getattr(default, name):
+                given.append(f"{name}={value!r}")
+        return ", ".join(given)
 
     def limits(self, num_parts: int) -> Limits:
         """What the store may keep, found out when it is needed: asking for free memory starts JAX's
