@@ -31,6 +31,7 @@ from incrax.rows.engine import RowEngine
 FIRST = "first call with this signature"
 NEW_CHUNK = "first evaluation of this chunk"
 NOT_COMPARED = "saving has not paid of late, so that this was a call of `jax.jit`"
+DELETED = "no input changed, but the result that was saved was donated or deleted"
 NOT_READY = "the {} was not ready, lacks saved values, or must not be used for these arguments"
 
 
@@ -79,7 +80,7 @@ def served_by(engine: Engine, record: CallRecord) -> Served:
     own = set(map(id, engine.facts.eqns))
     return Served(
         by=record.candidate,
-        why=_why(record),
+        why=_why(engine, record),
         changed=record.dirty & ~engine.always,
         ran=ran,
         loads=record.loads,
@@ -145,7 +146,7 @@ def rows_made(each: Made) -> str:
     return found if each.made else f"all of its result, from {found}"
 
 
-def _why(record: CallRecord) -> str:
+def _why(engine: Engine, record: CallRecord) -> str:
     if record.candidate == "saved outputs":
         return "no input changed"
     if record.is_first:
@@ -153,6 +154,8 @@ def _why(record: CallRecord) -> str:
     entry = record.entry
     if entry is None:
         return NOT_COMPARED
+    if not record.dirty & engine.reach:
+        return DELETED
     if record.candidate == "whole" != entry.candidate:
         return f"{entry.reason}; {NOT_READY.format(entry.candidate)}"
     return entry.reason

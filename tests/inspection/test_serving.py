@@ -16,7 +16,7 @@ from slice_cases import CASES, NUM, divide_into_blocks, serve_by_rows
 
 import incrax
 from incrax.engine.compile.executables import Executable
-from incrax.explanation import NOT_READY
+from incrax.explanation import DELETED, NOT_COMPARED, NOT_READY
 
 X = np.linspace(0.1, 2.0, 30_000)
 UNTIMED = incrax.Tuning(timed=False, compile_s=1e9)
@@ -177,3 +177,76 @@ def test_a_plan_that_is_faster_and_did_not_serve_is_explained(calls):
         f(*args)
     assert f.explain().served_by == "whole"
     assert f.explain().why.endswith("; " + NOT_READY.format("plan"))
+
+
+# --- the same arguments once more -----------------------------------------------------------------
+
+AGAIN = {
+    "objects": lambda args: args,
+    "copies": lambda args: jax.tree.map(lambda x: x + np.zeros_like(x), args),
+    "arrays of JAX": lambda args: jax.tree.map(jnp.asarray, args),
+}
+
+
+@pytest.mark.parametrize("how", AGAIN)
+def test_a_call_with_the_same_arguments_says_so(job, how):
+    f: Any = incrax.incremental(job.fun, **job.options)
+    for args in job.calls:
+        f(*args)
+    again = AGAIN[how](job.calls[-1])
+    f(*again)  # of arrays where there were numbers it is another signature
+    for _ in range(2):
+        before = f.stats.as_dict()
+        f(*again)
+        assert f.stats.as_dict() == {
+            **before,
+            "calls": before["calls"] + 1,
+            "unchanged": before["unchanged"] + 1,
+        }
+        for report in (f.explain(), f.explain(*again)):
+            assert (report.served_by, report.why) == ("saved outputs", "no input changed")
+            assert (report.changed, report.num_ran, report.ran, report.loaded) == ((), 0, (), ())
+
+
+def test_while_calls_bypass_those_with_the_same_objects_say_so():
+    x = jnp.asarray(X)
+    f: Any = incrax.incremental(three)
+    for c in (1.0, 2.0):
+        f(1.0, 2.0, c, x)
+    f._traces.latest.engine.ledger.grant(50)
+    f._bypass = f._traces.latest.bypass
+    whole = f.num_equations
+    args = 1.0, 2.0, 3.0, x
+    copies = 1.0, 2.0, 3.0, x + 0.0  # of the same bits: nobody looks
+    for again, num_ran in ((args, whole), (args, 0), (copies, whole), (copies, 0), (args, whole)):
+        before = f.stats.as_dict()
+        f(*again)
+        after = f.stats.as_dict()
+        report = f.explain()
+        assert report.num_ran == after["ran"] - before["ran"] == num_ran
+        assert report.served_by == ("whole" if num_ran else "saved outputs")
+        assert report.why == (NOT_COMPARED if num_ran else "no input changed")
+        assert after["unchanged"] - before["unchanged"] == (num_ran == 0)
+
+
+@pytest.mark.parametrize("options", [{"tuning": EAGER}, {"tuning": MINIMAL}, EXACT])
+@pytest.mark.parametrize("is_donated", [False, True])
+def test_a_call_whose_saved_result_is_gone_says_so(options, is_donated):
+    f: Any = incrax.incremental(lambda a, x: jnp.exp(a * x), **options)
+    args = 2.0, jnp.asarray(X)
+    f(1.0, args[1])
+    result = f(*args)
+    if is_donated:
+        jax.jit(lambda y: y + 1.0, donate_argnums=0)(result)
+    else:
+        result.delete()
+    before = f.stats.as_dict()
+    dry = f.explain(*args)
+    f(*args)
+    assert f.stats.unchanged == before["unchanged"]
+    for report in (dry, f.explain()):
+        assert report.why == DELETED
+        assert report.changed == ()
+        assert report.num_ran == f.num_equations
+    f(*args)
+    assert f.explain().why == "no input changed"

@@ -25,6 +25,7 @@ from incrax import _jax
 from incrax._messages import deleted_input
 from incrax._program import Results, Values
 from incrax.engine.call.agreement import difference
+from incrax.engine.call.bypass import Bypass
 from incrax.engine.call.record import BYPASSED, UNCHANGED, CallRecord
 from incrax.engine.call.repeats import Repeat, Repeated, Repeats
 from incrax.engine.call.row_calls import RowCalls
@@ -111,6 +112,7 @@ class Engine:
         self.rows = RowCalls(self.chooser, self.comparison)
         self.repeated: Repeated | None = None  # what the last call did, if it went a short way
         self.streak: Any = None  # what serves calls like that one
+        self.bypass: Bypass | None = None  # what serves calls that are not looked at
         return self
 
     def sibling(self, budget_bytes: int) -> Engine:
@@ -400,6 +402,8 @@ class Engine:
         self.store.expect(self.chooser.savable)
         plan = self.plan_of(candidate, entry)
         base = saved.base
+        # Where nothing changed and the outputs were deleted, all of it runs.
+        dirty = saved.dirty if base is None else saved.pairs[-1][1] | self.always
         known = {**saved.found, **saved.computed}
         state = self.store.successor(base, saved.dirty, saved.values, plan, results, known)
         is_forced = entry.candidate != candidate and base is not None
@@ -408,7 +412,7 @@ class Engine:
         evicted = self.store.take_evicted()
         self.stats.evicted += self.journal.evicted(evicted, self.store.budget_bytes)
         self._last = CallRecord(
-            saved.dirty,
+            dirty,
             candidate,
             entry,
             plan,
@@ -543,6 +547,8 @@ class Engine:
     @property
     def last(self) -> CallRecord | None:
         """The last call."""
+        if self.bypass is not None and self.bypass.was_held:
+            return UNCHANGED
         last = BYPASSED if self.ledger.skipped else self._last
         if last is None or last.plan is None or last.plan.sliced is None:
             return last

@@ -83,8 +83,9 @@ def outlook(engine: Engine, dirty: int) -> CallRecord | None:
 
 def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
     """What a call with these baselines would do."""
-    base, dirty = pairs[-1]
-    dirty |= engine.always
+    base, changed = pairs[-1]
+    changed |= engine.always
+    dirty = changed
     if not dirty & engine.reach:
         if not is_any_deleted(base.outputs):
             return UNCHANGED._replace(dirty=dirty)
@@ -97,12 +98,12 @@ def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
     if entry is None:
         entry, plan = _first_use(engine, dirty)
     if plan is None:
-        return CallRecord(dirty, "whole", entry)
+        return CallRecord(changed, "whole", entry)
     joint, groups = engine.saved(pairs, dirty, ()).to_fill(plan.loads)
     together = [] if joint is None else [joint]
     filled = [*(plan.saves for plan in together), *groups]
     plans = *together, *map(engine.segments.plan, groups)
-    return CallRecord(dirty, entry.candidate, entry, plan, tuple(chain(*filled)), plans)
+    return CallRecord(changed, entry.candidate, entry, plan, tuple(chain(*filled)), plans)
 
 
 def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
