@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import threading
 import time
@@ -308,10 +309,14 @@ class Incremental(WrapsFunction, Generic[P, R]):
 
     @property
     def stats(self) -> Stats:
-        """Counters of all calls so far, the bytes saved now, and whether it has been worth it."""
+        """Counters of all calls so far, the bytes saved now, and whether and by how much it has been
+        worth it.
+        """
         self._catch_up()
         self._stats.saved_bytes = sum(traced.saved_bytes for traced in self._traces.all())
-        self._stats.verdict = self._traces.verdict
+        verdict = self._traces.verdict
+        self._stats.verdict = "" if verdict is None else verdict.sentence
+        self._stats.gained_s = math.nan if verdict is None else verdict.ahead_s
         return self._stats
 
     def _catch_up(self) -> None:
