@@ -386,7 +386,7 @@ def explained(engine: Engine, record: CallRecord | None, *, is_dry_run: bool) ->
     """A call as its record says; None: the first one with this signature."""
     served = first_served(engine) if record is None else served_by(engine, record)
     facts = engine.facts
-    chooser = engine.chooser
+    verdict = engine.chooser.verdict
     cost_ran = total_cost(served.ran) + served.left_out * -1.0
     constants = map(sized, facts.program.constvars)
     return Explanation(
@@ -407,7 +407,7 @@ def explained(engine: Engine, record: CallRecord | None, *, is_dry_run: bool) ->
         num_derived=served.num_derived,
         rows=served.rows,
         by_rows=tuple(ByRows(*_placed(each.eqn), rows_made(each)) for each in served.made),
-        worth=chooser.verdict.sentence if chooser.is_timed else "",
+        worth="" if verdict is None else verdict.sentence,
         constants=tuple(sorted(constants, key=lambda each: -each.bytes)),
     )
 

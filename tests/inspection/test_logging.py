@@ -245,6 +245,7 @@ def test_counters_have_the_seconds_gained_where_times_are_taken(tuning):
     for step in range(8):
         f(2.0 + step, X)
     assert math.isnan(f.stats.gained_s) is (tuning is not None)
+    assert (f.explain().worth == f.stats.verdict == "") is (tuning is not None)
     verdict = f._traces.verdict
     assert tuning is not None or f.stats.gained_s == verdict.jit_s - verdict.ours_s
     assert "gained_s" not in f.stats.as_dict()

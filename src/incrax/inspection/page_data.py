@@ -236,7 +236,7 @@ class _Data:
         """Whether saving has been worth it: the sentence, and seconds by what for."""
         if self.subject.has_rows:
             return {"sentence": OF_ROWS, "ours": {}, "jit": {}}
-        found = self.chooser.verdict if self.chooser.is_timed else None
+        found = self.chooser.verdict
         seconds = (
             {"ours": {}, "jit": {}}
             if found is None or found.gain is None

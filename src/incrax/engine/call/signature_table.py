@@ -109,7 +109,7 @@ class Traces:
     def verdict(self) -> Verdict | None:
         """Whether saving has been worth it; None where no times are taken."""
         choosers = [chooser for traced in self.all() for chooser in traced.choosers]
-        verdicts = [chooser.verdict for chooser in choosers if chooser.is_timed]
+        verdicts = [found for each in choosers if (found := each.verdict) is not None]
         return together(verdicts) if verdicts else None
 
     # --- calls ------------------------------------------------------------------------------------
