@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import threading
 import time
@@ -308,10 +309,14 @@ class Incremental(WrapsFunction, Generic[P, R]):
 
     @property
     def stats(self) -> Stats:
-        """Counters of all calls so far, the bytes saved now, and whether it has been worth it."""
+        """Counters of all calls so far, the bytes saved now, and whether and by how much it has been
+        worth it.
+        """
         self._catch_up()
         self._stats.saved_bytes = sum(traced.saved_bytes for traced in self._traces.all())
-        self._stats.verdict = self._traces.verdict
+        verdict = self._traces.verdict
+        self._stats.verdict = "" if verdict is None else verdict.sentence
+        self._stats.gained_s = math.nan if verdict is None else verdict.ahead_s
         return self._stats
 
     def _catch_up(self) -> None:
@@ -489,12 +494,10 @@ class Incremental(WrapsFunction, Generic[P, R]):
         return self._traces.name
 
     def __repr__(self) -> str:
-        """Name and counters."""
+        """Name, options that differ from the defaults, and counters."""
         self._catch_up()
-        return (
-            f"incremental({self._name}): {self._stats.calls} calls, {self._stats.unchanged} "
-            "unchanged"
-        )
+        named = ", ".join(filter(None, [self._name, str(self._traces.options)]))
+        return f"incremental({named}): {self._stats.calls} calls, {self._stats.unchanged} unchanged"
 
 
 _living: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()

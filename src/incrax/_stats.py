@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from incrax._table import Counters
@@ -15,7 +16,7 @@ class Stats(Counters):
         calls: how often it was called.
         unchanged: calls in which nothing changed that results depend on.
         ran: equations run; of a signature that was forgotten after one call, they are not known.
-        loaded: saved values loaded.
+        loaded: saved values loaded, each once in a call that read it.
         filled: equations run to fill in missing saved values.
         compiles: programs compiled.
         evicted: saved values dropped because of the budget.
@@ -56,6 +57,11 @@ class Stats(Counters):
 
     verdict = ""
     """Whether saving has been worth it, in a sentence; no counter, so that `as_dict` leaves it out.
+    """
+
+    gained_s = math.nan
+    """By how many seconds all calls were faster than with `jax.jit`, planning and compiling included;
+    below 0: slower. NaN where nobody takes times, or not yet. No counter either.
     """
 
     def summary(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
 from incrax._messages import as_real, checked_count
@@ -34,7 +34,7 @@ def is_disabled() -> bool:
     return os.environ.get("INCRAX_DISABLE") == "1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning:
     """How plans are chosen. The defaults are for production; tests of counters use
     `planner="minimal"`.
@@ -104,6 +104,12 @@ class Tuning:
                 f"`Tuning(compile_s=...)` got {self.compile_s}; it is a number of seconds, at "
                 "least 0."
             )
+
+    def __repr__(self) -> str:
+        """What differs from the defaults."""
+        values = [(each, getattr(self, each.name)) for each in fields(self)]
+        given = [f"{each.name}={value!r}" for each, value in values if value != each.default]
+        return f"Tuning({', '.join(given)})"
 
 
 Tuning.__signature__ = inspect.signature(Tuning.__init__.__get__(object()))

@@ -31,6 +31,8 @@ from incrax.rows.engine import RowEngine
 FIRST = "first call with this signature"
 NEW_CHUNK = "first evaluation of this chunk"
 NOT_COMPARED = "saving has not paid of late, so that this was a call of `jax.jit`"
+DELETED = "no input changed, but the result that was saved was donated or deleted"
+NOT_READY = "the {} was not ready, lacks saved values, or must not be used for these arguments"
 
 
 class Served(NamedTuple):
@@ -64,17 +66,21 @@ def served_by(engine: Engine, record: CallRecord) -> Served:
     entry = record.entry
     sliced = None if plan is None else plan.sliced
     in_blocks = [each.blocked for each in record.segments if each.blocked is not None]
-    ran: list[Equation] = []
-    if record.candidate != "saved outputs":
-        ran += [eqn for each in record.segments for eqn in (each.blocked or each).eqns]
-        ran += engine.facts.eqns if plan is None else plan.eqns
+    ran = [eqn for each in record.segments for eqn in (each.blocked or each).eqns]
+    num_ran = sum(each.num_eqns for each in record.segments)
+    if plan is not None:
+        ran += plan.eqns
+        num_ran += plan.num_eqns
+    elif record.candidate != "saved outputs":
+        ran += engine.facts.eqns
+        num_ran += engine.num_eqns
     how = "measured" if entry is not None and entry.is_final else "expected"
     seconds = {} if entry is None else entry.seconds
     rows = _blocks(in_blocks) if sliced is None else _rows(engine.paths, sliced)
     own = set(map(id, engine.facts.eqns))
     return Served(
         by=record.candidate,
-        why=_why(record),
+        why=_why(engine, record),
         changed=record.dirty & ~engine.always,
         ran=ran,
         loads=record.loads,
@@ -82,7 +88,7 @@ def served_by(engine: Engine, record: CallRecord) -> Served:
         seconds={f"{name}, {how}": each for name, each in seconds.items()},
         uses=0 if entry is None else entry.count,
         statistics=_statistics(engine, plan),
-        num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
+        num_ran=num_ran,
         num_derived=0 if rows else sum(id(eqn) not in own for eqn in ran),
         rows=rows,
         left_out=sum(map(_left_out, in_blocks), ZERO),
@@ -140,12 +146,19 @@ def rows_made(each: Made) -> str:
     return found if each.made else f"all of its result, from {found}"
 
 
-def _why(record: CallRecord) -> str:
+def _why(engine: Engine, record: CallRecord) -> str:
     if record.candidate == "saved outputs":
         return "no input changed"
     if record.is_first:
         return FIRST
-    return NOT_COMPARED if record.entry is None else record.entry.reason
+    entry = record.entry
+    if entry is None:
+        return NOT_COMPARED
+    if not record.dirty & engine.reach:
+        return DELETED
+    if record.candidate == "whole" != entry.candidate:
+        return f"{entry.reason}; {NOT_READY.format(entry.candidate)}"
+    return entry.reason
 
 
 class TypedSize(NamedTuple):
@@ -217,11 +230,13 @@ class Explanation(Printable):
             "priming" (the whole function, which also saves what that reads) or "whole".
         ran: equations that ran, each with its source line.
         num_equations: of the whole function.
-        loaded, filled: saved values that were read, and those that had to be computed first, with
+        loaded, filled: saved values that were read (of a program for rows: arguments at the
+            baseline, too), and those that had to be computed first, each in one of the two, with
             their bytes.
         kept: of these, what the user named: (name, "loaded" or "filled").
         statistics: a line for each sum that came from statistics, or why none does any more.
-        cost_ran, cost_avoided: FLOPs, transcendentals and bytes.
+        cost_ran, cost_avoided: FLOPs, transcendentals and bytes of what ran, and how much less that
+            is than the whole function's; below 0 where it is more, as where values were filled.
         times: seconds of the candidates.
         constants: what the function closed over when it was traced, or follows from that, the
             largest first.
@@ -304,7 +319,8 @@ class Explanation(Printable):
     @property
     def _num_ran(self) -> str:
         """Of how many, where all of them are the function's, each once."""
-        if not self.filled and not self.num_derived:
+        is_part = self.num_ran <= self.num_equations
+        if is_part and not self.filled and not self.num_derived:
             return f"{self.num_ran} of {self.num_equations}"
         fills = ", fills included" if self.filled else ""
         derived = f", {self.num_derived} of them derived" if self.num_derived else ""
@@ -370,9 +386,8 @@ def explained(engine: Engine, record: CallRecord | None, *, is_dry_run: bool) ->
     """A call as its record says; None: the first one with this signature."""
     served = first_served(engine) if record is None else served_by(engine, record)
     facts = engine.facts
-    chooser = engine.chooser
-    ran_ids = set(map(id, served.ran))
-    avoided = total_cost(eqn for eqn in facts.eqns if id(eqn) not in ran_ids)
+    verdict = engine.chooser.verdict
+    cost_ran = total_cost(served.ran) + served.left_out * -1.0
     constants = map(sized, facts.program.constvars)
     return Explanation(
         is_dry_run=is_dry_run,
@@ -385,14 +400,14 @@ def explained(engine: Engine, record: CallRecord | None, *, is_dry_run: bool) ->
         filled=tuple(map(sized, served.filled)),
         kept=tuple(_kept(facts.kept, served)),
         statistics=tuple(served.statistics),
-        cost_ran=total_cost(served.ran) + served.left_out * -1.0,
-        cost_avoided=served.left_out + avoided,
+        cost_ran=cost_ran,
+        cost_avoided=total_cost(facts.eqns) + cost_ran * -1.0,
         times=served.seconds,
         num_ran=served.num_ran,
         num_derived=served.num_derived,
         rows=served.rows,
         by_rows=tuple(ByRows(*_placed(each.eqn), rows_made(each)) for each in served.made),
-        worth=chooser.verdict.sentence if chooser.is_timed else "",
+        worth="" if verdict is None else verdict.sentence,
         constants=tuple(sorted(constants, key=lambda each: -each.bytes)),
     )
 

@@ -204,7 +204,7 @@ def test_values_that_were_missing_are_listed_as_filled():
     assert f.explain().as_dict()["filled"] == []
     f({**PARAMS, "c": np.float64(4.0)}, X)
     report = f.explain().as_dict()
-    assert report["filled"] == report["loaded"]
+    assert report["loaded"] == []
     assert {value["type"] for value in report["filled"]} == {"f64[]"}
     assert f.stats.filled > 0
 
@@ -393,4 +393,33 @@ def test_brackets_in_names_are_no_markup():
 
 def test_the_representation_of_the_function_counts_calls():
     f = called((PARAMS, X), (PARAMS, X))
-    assert repr(f) == "incremental(model): 2 calls, 1 unchanged"
+    assert repr(f) == "incremental(model, tuning=Tuning(planner='minimal')): 2 calls, 1 unchanged"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ""),
+        ({"policy": "fast", "versions": 2, "memory": None, "tuning": incrax.Tuning()}, ""),
+        ({"policy": "exact", "versions": 3}, ", policy='exact', versions=3"),
+        ({"memory": 0, "algebra": True}, ", memory=0, algebra=True"),
+        ({"calls": 9, "changing": ["a"]}, ", tuning=Tuning(calls=9, changing=(('a',),))"),
+    ],
+)
+def test_the_representation_of_the_function_has_the_options_that_are_no_defaults(options, expected):
+    assert repr(incrax.incremental(model, **options)).startswith(f"incremental(model{expected}): ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tuning()",
+        "Tuning(planner='minimal')",
+        "Tuning(hot_after=1, compile_s=5.0, timed=False, remember=False, background=False)",
+        "Tuning(calls=3, changing=(('a',), ('b', 'c')))",
+    ],
+)
+def test_tuning_is_written_as_what_differs_from_the_defaults(text):
+    tuning = eval(text, {"Tuning": incrax.Tuning})
+    assert repr(tuning) == text
+    assert eval(repr(tuning), {"Tuning": incrax.Tuning}) == tuning

@@ -5,6 +5,7 @@ nobody listens.
 from __future__ import annotations
 
 import logging
+import math
 import re
 from dataclasses import replace
 
@@ -228,6 +229,26 @@ def test_a_gain_in_words():
     assert weighed(5e-4).sentence == (
         "yes: 64 calls took 132 ms, with 100 ms compiling first; `jax.jit` would have taken 164 ms"
     )
+
+
+def test_the_seconds_gained_are_those_of_the_sentence():
+    assert weighed(5e-4).ahead_s == pytest.approx(0.164 - 0.132)
+    assert weighed(2e-3).ahead_s == pytest.approx(0.164 - 0.228)
+    assert math.isnan(weighed(1.0, 0).ahead_s)
+
+
+@pytest.mark.parametrize("tuning", [None, incrax.Tuning(timed=False)])
+def test_counters_have_the_seconds_gained_where_times_are_taken(tuning):
+    f = incrax.incremental(model, tuning=tuning)
+    f(1.0, X)
+    assert math.isnan(f.stats.gained_s)
+    for step in range(8):
+        f(2.0 + step, X)
+    assert math.isnan(f.stats.gained_s) is (tuning is not None)
+    assert (f.explain().worth == f.stats.verdict == "") is (tuning is not None)
+    verdict = f._traces.verdict
+    assert tuning is not None or f.stats.gained_s == verdict.jit_s - verdict.ours_s
+    assert "gained_s" not in f.stats.as_dict()
 
 
 def test_learning_counts_and_the_call_since_which_it_has_paid_is_named():

@@ -236,7 +236,7 @@ class _Data:
         """Whether saving has been worth it: the sentence, and seconds by what for."""
         if self.subject.has_rows:
             return {"sentence": OF_ROWS, "ours": {}, "jit": {}}
-        found = self.chooser.verdict if self.chooser.is_timed else None
+        found = self.chooser.verdict
         seconds = (
             {"ours": {}, "jit": {}}
             if found is None or found.gain is None
@@ -265,7 +265,7 @@ class _Data:
         known = numbers[numbers >= 0]
         others = [eqn for eqn in served.ran if id(eqn) not in self.numbers]
         ran = self.work[known].sum(axis=0) + _work(others).sum(axis=0)
-        avoided = np.delete(self.work, known, axis=0).sum(axis=0)
+        avoided = self.work.sum(axis=0) - ran
         made = {self.numbers[id(each.eqn)]: each for each in served.made}
         return {
             "served_by": served.by,

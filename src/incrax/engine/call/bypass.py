@@ -80,6 +80,12 @@ class Bypass:
         failed = jax.errors.JaxRuntimeError, ValueError
         self.final_errors = failed if has_effects or calls_host else ()
         self.last: LastCall = NO_CALL
+        self._returned: LastCall | None = None  # what a call was answered by, at the latest
+
+    @property
+    def was_held(self) -> bool:
+        """Whether the latest call was answered by the result of the one before."""
+        return self._returned is self.last
 
     def wait(self) -> None:
         """Wait for the last call, if it bypassed: the next one is looked at, and timed."""
@@ -125,6 +131,7 @@ class Bypass:
             self.last = last, kwargs, result, arrays
         if any(map(is_array_deleted, arrays)) or context_key() != self.config:
             return NOT_HELD
+        self._returned = self.last
         self.stats.calls += 1
         self.stats.unchanged += 1
         self.ledger.unchanged += 1

@@ -25,6 +25,7 @@ from incrax import _jax
 from incrax._messages import deleted_input
 from incrax._program import Results, Values
 from incrax.engine.call.agreement import difference
+from incrax.engine.call.bypass import Bypass
 from incrax.engine.call.record import BYPASSED, UNCHANGED, CallRecord
 from incrax.engine.call.repeats import Repeat, Repeated, Repeats
 from incrax.engine.call.row_calls import RowCalls
@@ -111,6 +112,7 @@ class Engine:
         self.rows = RowCalls(self.chooser, self.comparison)
         self.repeated: Repeated | None = None  # what the last call did, if it went a short way
         self.streak: Any = None  # what serves calls like that one
+        self.bypass: Bypass | None = None  # what serves calls that are not looked at
         return self
 
     def sibling(self, budget_bytes: int) -> Engine:
@@ -214,6 +216,7 @@ class Engine:
             clock.wait(results)
         elapsed_s = clock.now() - run_s
         state = self._new_version(candidate, entry, saved, results)
+        self._count_last()
         was_prepared = num_prepared == self._num_prepared()
         self.chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
         self._note_seconds(entry, candidate, saved, begun, is_new=is_try or not was_prepared)
@@ -221,6 +224,7 @@ class Engine:
             instead = self._results_instead(candidate, entry, saved, results, guard)
             if instead is not None:
                 candidate = "whole"
+                self.stats.ran += self.num_eqns
                 state = self._new_version(candidate, entry, saved, instead)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
         if not self.must_wait and not self.always:
@@ -380,6 +384,7 @@ class Engine:
             )
             logger.warning("%s (%s)", reason, "; ".join(statistics.lines))
             self.planner.give_up_algebra(entry, reason)
+        saved.plans.append(plan)  # it ran as well
         centred = statistics.centred if statistics is not None else ()
         saved.drop(centred)
         self.store.forget(centred)
@@ -397,20 +402,21 @@ class Engine:
         self.store.expect(self.chooser.savable)
         plan = self.plan_of(candidate, entry)
         base = saved.base
+        # Where nothing changed and the outputs were deleted, all of it runs.
+        dirty = saved.dirty if base is None else saved.pairs[-1][1] | self.always
         known = {**saved.found, **saved.computed}
         state = self.store.successor(base, saved.dirty, saved.values, plan, results, known)
         is_forced = entry.candidate != candidate and base is not None
         if entry.leaves_stale(candidate) and not is_forced:
             state.culprit = entry.dirty
-        self._count(plan)
         evicted = self.store.take_evicted()
         self.stats.evicted += self.journal.evicted(evicted, self.store.budget_bytes)
         self._last = CallRecord(
-            saved.dirty,
+            dirty,
             candidate,
             entry,
             plan,
-            tuple(saved.computed),
+            (*saved.computed, *saved.primed),
             tuple(saved.plans),
             is_first=base is None,
         )
@@ -420,7 +426,7 @@ class Engine:
         """The outputs of a call that did what one before it did, after it was stored and counted."""
         repeat, base, state = repeated[:3]
         self.store.commit(state, base)
-        self._count(repeat.plan)
+        self._count(repeat.plan, repeat.num_loaded)
         self.stats.filled += repeat.num_filled
         self._last = repeat.record
         self.repeated = repeated
@@ -430,7 +436,8 @@ class Engine:
     def count_repeats(self, repeat: Repeat, num: int, overhead_s: float) -> None:
         """So many calls did what the one before did, the last of which made the latest version."""
         self.stats.calls += num
-        self._count(repeat.plan, num)
+        self._count(repeat.plan, repeat.num_loaded, num)
+        self._last = repeat.record
         program = repeat.program
         program.num_runs += num
         program.is_due |= program.num_runs % SAMPLE < num  # the run to be timed was one of these
@@ -439,10 +446,15 @@ class Engine:
         self.clock.unproven += _jax.first_buffer(self.store.states[-1].outputs)
         self.chooser.note_repeated(repeat.entry, program_s, overhead_s, num)
 
-    def _count(self, plan: Plan | None, num: int = 1) -> None:
-        """So many calls ran a plan last; None: the whole program."""
+    def _count_last(self) -> None:
+        """The last call did what its record says."""
+        assert self._last is not None
+        self._count(self._last.plan, len(self._last.loads))
+
+    def _count(self, plan: Plan | None, num_loaded: int, num: int = 1) -> None:
+        """So many calls ran a plan last, None: the whole program, and loaded so many values each."""
         self.stats.ran += num * (self.num_eqns if plan is None else plan.num_eqns)
-        self.stats.loaded += 0 if plan is None else num * len(plan.loads)
+        self.stats.loaded += num * num_loaded
 
     def _passed(self, begun: Begun) -> tuple[float, float]:
         """Seconds since a call began: of programs, as long as they usually take, and beyond these."""
@@ -493,6 +505,7 @@ class Engine:
         entry = self.chooser.entry(full)
         saved = self.saved([], full, first.values)
         state = self._new_version("whole", entry, saved, first.outputs)
+        self._count_last()
         self.chooser.note_use(entry, "whole", None)
         self.store.commit(state, None)
 
@@ -534,6 +547,8 @@ class Engine:
     @property
     def last(self) -> CallRecord | None:
         """The last call."""
+        if self.bypass is not None and self.bypass.was_held:
+            return UNCHANGED
         last = BYPASSED if self.ledger.skipped else self._last
         if last is None or last.plan is None or last.plan.sliced is None:
             return last

@@ -21,13 +21,20 @@ class CallRecord(NamedTuple):
     entry: Entry | None = None  # if it was compared in full
     plan: Plan | None = None  # that ran last
     filled: tuple[Var, ...] = ()  # values that were computed before
-    segments: tuple[Plan, ...] = ()  # plans that did that
+    segments: tuple[
+        Plan, ...
+    ] = ()  # plans that ran before: that did that, or whose results were not used
     is_first: bool = False  # of this signature
 
     @property
     def loads(self) -> tuple[Var, ...]:
-        """The saved values that its plan loaded."""
-        return () if self.plan is None else self.plan.loads
+        """The saved values that its programs loaded, each once: not those that one of them computed
+        for another.
+        """
+        plans = self.segments if self.plan is None else (*self.segments, self.plan)
+        filled = set(self.filled)
+        loads = dict.fromkeys(var for plan in plans for var in plan.saved_loads)
+        return tuple(var for var in loads if var not in filled)
 
 
 UNCHANGED = CallRecord(0, "saved outputs")

@@ -8,6 +8,7 @@ reports look.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import jax
@@ -24,6 +25,8 @@ from incrax.engine.store.store import Pairs, is_any_deleted
 
 MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""
+
+BYPASSES = "saving has not paid of late, so that the next call is one of `jax.jit`"
 
 
 def dry_run(engine: Engine, leaves: Values) -> CallRecord | None:
@@ -80,24 +83,27 @@ def outlook(engine: Engine, dirty: int) -> CallRecord | None:
 
 def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
     """What a call with these baselines would do."""
-    base, dirty = pairs[-1]
-    dirty |= engine.always
+    base, changed = pairs[-1]
+    changed |= engine.always
+    dirty = changed
     if not dirty & engine.reach:
         if not is_any_deleted(base.outputs):
             return UNCHANGED._replace(dirty=dirty)
         dirty = engine.layout.full
     entry = engine.chooser.seen(dirty)
-    candidate: Candidate = "whole" if entry is None or is_bypassed else entry.candidate
+    if entry is not None and is_bypassed:
+        entry = replace(entry, candidate="whole", reason=BYPASSES)
+    candidate: Candidate = "whole" if entry is None else entry.candidate
     plan = None if entry is None else engine.plan_of(candidate, entry)
     if entry is None:
         entry, plan = _first_use(engine, dirty)
     if plan is None:
-        return CallRecord(dirty, "whole", entry)
+        return CallRecord(changed, "whole", entry)
     joint, groups = engine.saved(pairs, dirty, ()).to_fill(plan.loads)
     together = [] if joint is None else [joint]
     filled = [*(plan.saves for plan in together), *groups]
     plans = *together, *map(engine.segments.plan, groups)
-    return CallRecord(dirty, entry.candidate, entry, plan, tuple(chain(*filled)), plans)
+    return CallRecord(changed, entry.candidate, entry, plan, tuple(chain(*filled)), plans)
 
 
 def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:

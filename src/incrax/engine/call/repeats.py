@@ -48,6 +48,7 @@ class Repeat(NamedTuple):
     sources: Sources  # where the program finds what it loads
     fills: tuple[TimedProgram, ...] = ()  # segments that ran before it, in order
     num_filled: int = 0  # equations of these
+    num_loaded: int = 0  # saved values that all of them read
     moving: tuple[int, ...] = ()  # inputs whose rows change, if it was a call of rows
 
     def applies(self) -> bool:
@@ -168,6 +169,8 @@ class Repeats:
         if not is_for_rows and not (is_known and self._fills_what_changed(record, saved)):
             return None
         fills = tuple(saved.filled_by)
+        if not fills:  # what was lacking is there now
+            record = record._replace(filled=(), segments=())
         repeat = Repeat(
             record,
             entry,
@@ -176,7 +179,8 @@ class Repeats:
             self.clock.ticks,
             saved.sources or Sources(self.facts, program),
             fills,
-            sum([len(each.eqns) for each in saved.plans]) if fills else 0,
+            sum([each.num_eqns for each in record.segments]),
+            len(record.loads),
             () if plan.sliced is None else plan.sliced.kind.leaves,
         )
         if not is_for_rows:

@@ -44,7 +44,7 @@ from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import calls_without_look
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
-from incrax.engine.policy.verdict import together
+from incrax.engine.policy.verdict import Verdict, together
 from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
 
 MAX_SIGNATURES = 16
@@ -54,11 +54,21 @@ MAX_SIGNATURES = 16
 class Options(NamedTuple):
     """How a function is made incremental."""
 
-    is_exact: bool
-    versions: int
-    memory: int | None
-    tuning: Tuning
+    is_exact: bool = False
+    versions: int = 2
+    memory: int | None = None
+    tuning: Tuning = Tuning()
     algebra: bool = False
+
+    def __str__(self) -> str:
+        """What differs from the defaults, as `incremental` takes it."""
+        default = Options()
+        given = ["policy='exact'"] if self.is_exact else []
+        for name in self._fields[1:]:
+            value = getattr(self, name)
+            if value != getattr(default, name):
+                given.append(f"{name}={value!r}")
+        return ", ".join(given)
 
     def limits(self, num_parts: int) -> Limits:
         """What the store may keep, found out when it is needed: asking for free memory starts JAX's
@@ -96,11 +106,11 @@ class Traces:
         return kept if self.latest is None or self.latest in kept else [*kept, self.latest]
 
     @property
-    def verdict(self) -> str:
-        """Whether saving has been worth it, in a sentence; empty where no times are taken."""
+    def verdict(self) -> Verdict | None:
+        """Whether saving has been worth it; None where no times are taken."""
         choosers = [chooser for traced in self.all() for chooser in traced.choosers]
-        verdicts = [chooser.verdict for chooser in choosers if chooser.is_timed]
-        return together(verdicts).sentence if verdicts else ""
+        verdicts = [found for each in choosers if (found := each.verdict) is not None]
+        return together(verdicts) if verdicts else None
 
     # --- calls ------------------------------------------------------------------------------------
 

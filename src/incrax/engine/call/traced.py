@@ -92,6 +92,7 @@ class Traced:
             self.bypass = self._made_bypass(engine)
         if self.bypass is not None:
             self.bypass.whole = engine.whole
+        engine.bypass = self.bypass
         return engine
 
     def _made_bypass(self, engine: Engine | None = None) -> Bypass | None:

@@ -85,6 +85,16 @@ class Plan:
         """What it loads of a segment's values, all of them current."""
         return self.loads if self.blocked is None else self.base_loads
 
+    @property
+    def saved_loads(self) -> Iterable[Var]:
+        """What it loads of values that calls save, and of the baseline's arguments, as the function
+        calls them: not which rows changed.
+        """
+        sliced = self.sliced
+        if sliced is None:
+            return self.current_loads
+        return [sliced.olds.get(var, var) for var in self.loads if var is not sliced.numbers]
+
     def outputs_with(self, held: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """The program's outputs: its results in their places, what is held in all others."""
         outputs = list(held)

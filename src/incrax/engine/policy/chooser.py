@@ -71,6 +71,7 @@ class Chooser:
         self.hot_after = tuning.hot_after
         self.calls = compiler.calls
         self.ledger = ledger
+        # Whether programs are weighed: by seconds measured, or estimated where `tuning.timed` is off.
         self.is_timed = not facts.is_minimal and not is_exact
         num_rounds = ROUNDS if tuning.timed and self.is_timed else 0
         self.clock = Clock(num_rounds, compiler.now, is_running=tuning.timed)
@@ -353,7 +354,9 @@ class Chooser:
             for each in due:
                 if each.due_at <= now:
                     each.due_at = math.inf
-        self.journal.bypassed(ledger.left, self.verdict.sentence)
+        verdict = self.verdict
+        assert verdict is not None
+        self.journal.bypassed(ledger.left, verdict.sentence)
 
     def _hoped_s(self) -> float:
         """Seconds that a look is expected to gain, if the next call is like the latest ones.
@@ -371,8 +374,10 @@ class Chooser:
         return [*self.entries.values(), *self.slices.entries.values()]
 
     @property
-    def verdict(self) -> Verdict:
-        """What saving has been worth so far."""
+    def verdict(self) -> Verdict | None:
+        """What saving has been worth so far; None where nobody takes times."""
+        if not self.is_timed or not self.clock.is_running:
+            return None
         behind = self.clock.behind
         return replace(
             self.ledger.verdict,

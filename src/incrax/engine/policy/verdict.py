@@ -6,6 +6,7 @@ decide anything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 
@@ -105,6 +106,11 @@ class Verdict:
         """
         is_known = self.calls and self.ours_s and not self.num_outside
         return self.jit_s / self.ours_s if is_known else None
+
+    @property
+    def ahead_s(self) -> float:
+        """Seconds by which all of them were faster; NaN where the gain is not known."""
+        return math.nan if self.gain is None else self.jit_s - self.ours_s
 
     @property
     def sentence(self) -> str:

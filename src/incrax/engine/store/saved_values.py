@@ -153,8 +153,9 @@ class SavedValues:
     best one last, from which it starts: then these inputs are `dirty`.
 
     `rows` are those that changed, `sources` where a program for these finds what it takes, and `taken`
-    that; `computed` and `found` is what it read, `plans` what it ran for that, `filled_by` the
-    programs of segments among these that are the same for all values.
+    that; `computed` and `found` is what it read, `primed` what was computed for the version that it
+    starts from, `plans` what it ran for these, `filled_by` the programs of segments among them that
+    are the same for all values.
     """
 
     def __init__(
@@ -183,6 +184,7 @@ class SavedValues:
         self.feeds = [value.feed for value in values]
         self.computed: Env = {}
         self.found: Env = {}
+        self.primed: tuple[Var, ...] = ()
         self.plans: list[Plan] = []
         self.filled_by: list[TimedProgram] = []
 
@@ -225,8 +227,8 @@ class SavedValues:
         plan = priming.plan
         assert plan is not None
         results = priming(feeds, ())
-        self.plans.append(plan)
-        self.stats.filled += plan.num_eqns
+        self._count(plan)
+        self.primed = plan.saves
         saved = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         self.store.add(base, saved)
 
@@ -344,14 +346,17 @@ class SavedValues:
         """Note computed values, for this call and for every state for which they are current
         too.
         """
+        self._count(plan)
         filled = dict(zip(plan.saves, results, strict=True))
         flags = self.derived.flags
         for var in [var for var in filled if var in flags]:
             if not filled.pop(flags[var]):
                 raise UnusableError
+        self._note(filled)
+
+    def _count(self, plan: Plan) -> None:
         self.plans.append(plan)
         self.stats.filled += plan.num_eqns
-        self._note(filled)
 
     def _note(self, filled: Env) -> None:
         self.computed.update(filled)
