@@ -1945,8 +1945,8 @@ MUTANTS = [
     Mutant(
         "keys of all rows are split from one",
         "primitives/random.py",
-        '"random_split rng_bit_generator", _DRAWN',
-        '"rng_bit_generator", _DRAWN',
+        '"random_split": _DRAWN,',
+        '"random_split": replace(_DRAWN, draws=False),',
     ),
     Mutant(
         "numbers of rows beside a key are taken for keys of rows",

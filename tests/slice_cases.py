@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
@@ -542,6 +543,13 @@ def signs(x, scale):
     return jnp.where(x * scale > 0, 1.0, -1.0), jnp.sum(jnp.tanh(x * scale))
 
 
+def drawn(theta, scale):
+    """Numbers that each row draws by a key of its own, whose distribution changes."""
+    keys = jax.random.split(jax.random.key(3), NUM)
+    draw = lambda key, x: jax.random.gamma(key, jnp.exp(x) + jnp.arange(1.0, 8.0))
+    return jnp.sum(jnp.tanh(checkpoint_name(jax.vmap(draw)(keys, theta), "drawn") * scale))
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -562,6 +570,7 @@ _WAVES = THETA + 3.0, np.full(NUM, 0.1)
 
 CASES = {
     "groups": Case(groups, _PAIR),
+    "drawn, gradient": Case(with_gradient(drawn, 0, 1), (THETA, 0.5)),
     "signs": Case(signs, (THETA, 0.7)),
     "halves": Case(halves, (Y[:, :2], 0.7)),
     "halves, gradient": Case(with_gradient(halves, 0, 1), (Y[:, :2], 0.7)),

@@ -165,6 +165,15 @@ def test_importing_incrax_loads_the_core_only():
     assert outside == ["incrax"]
 
 
+def test_importing_incrax_loads_hardly_anything_of_others():
+    """Beside what JAX has loaded: an import is counted in modules, since times are noisy."""
+    before = loaded("import jax, jax.numpy", "")
+    after = loaded("import jax, jax.numpy, incrax", "")
+    others = {m for m in {*after} - {*before} if not m.startswith("incrax")}
+    known = {"graphlib", "mmap", "jax._src.xla_metadata", "jax.experimental.xla_metadata"}
+    assert others <= known
+
+
 def test_a_fit_with_minuit_and_a_chain_load_no_scipy():
     # which takes as long to load as many a fit
     job = """

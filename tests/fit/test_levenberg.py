@@ -236,7 +236,9 @@ def test_a_search_that_creeps_has_stalled(gain_in_turn):
     # A derivative twice as large as that of x - 5: half of what a damped step promises is gained, so
     # that a damping that is far too large stays, and each step takes off 1e-8 of the undamped one.
     setup = Setup(
-        SearchSettings("squares", 1e-10, 1000), Box(*np.array([[-np.inf], [np.inf]])), 1.0
+        SearchSettings("squares", 1e-10, 1000, is_bounded=False),
+        Box(*np.array([[-np.inf], [np.inf]])),
+        1.0,
     )
     look = lambda search: steps.looked(search, search.x - 5, jnp.array([[2.0]]), setup)
     search, at = look(steps.unpacked(jnp.asarray(steps.start(np.zeros(1)))))
@@ -303,8 +305,24 @@ def test_a_search_is_compiled_once_for_all_data():
     solve(residuals)
     num = len(traces)
     solve(residuals, y=Y + 0.1)
-    solve(residuals, start={**START, "a": 3.0}, bounds={"p['a']": (0, 10)})
     assert len(traces) == num
+    solve(residuals, bounds={"p['a']": (0, 10)})
+    num = len(traces)
+    solve(residuals, start={**START, "a": 3.0}, bounds={"p['k']": (0, np.inf)})
+    assert len(traces) == num
+
+
+@pytest.mark.parametrize(("is_bounded", "num_decomposed"), [(False, 1), (True, 2)])
+def test_without_bounds_nothing_is_guessed_and_one_matrix_is_decomposed(is_bounded, num_decomposed):
+    settings = SearchSettings("squares", 1e-10, 1000, is_bounded=is_bounded)
+    setup = Setup(settings, Box(np.zeros(3), np.ones(3)), 1.0)
+
+    def turned(packed, residuals, matrix):
+        search, at = steps.looked(steps.unpacked(packed), residuals, matrix, setup)
+        return steps.velocity(search, at).step
+
+    text = str(jax.make_jaxpr(turned)(steps.start(np.zeros(3)), np.ones(9), np.ones((9, 3))))
+    assert (text.count(" svd["), " while[" in text) == (num_decomposed, is_bounded)
 
 
 def test_a_long_search_in_several_rounds_ends_as_in_one(monkeypatch):

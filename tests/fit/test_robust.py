@@ -108,7 +108,7 @@ def test_the_last_step_never_leaves_the_region_with_values():
     from incrax.fit import steps
 
     search = steps.unpacked(jnp.asarray(steps.start(np.ones(1))))
-    settings = steps.SearchSettings("squares", 1e-9, 10)
+    settings = steps.SearchSettings("squares", 1e-9, 10, is_bounded=False)
     setup = steps.Setup(settings, Box(-np.inf, np.inf), 1.0)
     _, at = steps.looked(search, jnp.array([0.5]), jnp.ones((1, 1)), setup)
     end = steps.found(search, at, jnp.array([2.0]), jnp.array([jnp.nan]), setup, True)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 RNG = np.random.default_rng(4)
 T = np.array([0.7, 1.3, -0.4, 2.1, 0.9, -1.6])
@@ -36,6 +37,26 @@ def windows(x, places, mode):
 
 
 OTHERS = np.random.default_rng(7).normal(size=(2, 3))
+
+
+WORDS = np.arange(1, 9, dtype=np.uint32).reshape(4, 2)
+"""The words of keys."""
+
+
+def key_of(words, impl="threefry2x32"):
+    """A typed key of its words; of several, typed keys."""
+    return jax.random.wrap_key_data(words, impl=impl)
+
+
+def numbers(x):
+    """An array of numbers; of keys, their words."""
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(x) if is_key else x)
+
+
+def per_key(draw):
+    """What each of many keys makes of its row, if it has any."""
+    return lambda words, *rows: jax.vmap(draw)(key_of(words), *rows)
 
 
 def pair_product(one, other):
@@ -109,6 +130,13 @@ EXACT = {
     "real": (lax.real, Z),
     "optimization_barrier": (lambda x, y: lax.optimization_barrier((x, y)), T, M),
     "eigh": (lambda x: lax.linalg.eigh(x, symmetrize_input=True)[1], S),
+    "random_bits": (per_key(lambda key: jax.random.bits(key, (2,))), WORDS),
+    "random_split": (per_key(lambda key: jax.random.split(key, 3)), WORDS),
+    "random_fold_in": (per_key(jax.random.fold_in), WORDS, np.arange(4, dtype=np.uint32)),
+    "random_seed": (jax.vmap(jax.random.key), np.arange(4)),
+    "random_clone": (lambda words: jax.random.clone(key_of(words)), WORDS),
+    "device_put": (lambda x, y: jax.device_put((x, y)), M, OTHERS),
+    "name": (lambda x: checkpoint_name(x, "x"), M),
     "qr": (lambda x: lax.linalg.qr(x, full_matrices=False)[1][..., :1, 1:], S),
 }
 """Each output element changes with each input element that the rule names, and with no other."""
@@ -217,6 +245,16 @@ SOUND = {
     "lu_pivots_to_permutation": (
         lambda p: lax.linalg.lu_pivots_to_permutation(p, 3),
         np.array([[0, 1, 2], [2, 1, 2]], np.int32),
+    ),
+    "random_unwrap": (per_key(jax.random.key_data), WORDS),
+    "random_gamma": (
+        per_key(lambda key, shape: jax.random.gamma(key, shape)),
+        WORDS,
+        P[:4, None] * [1.0, 2.0],
+    ),
+    "keys of which the first draws for all": (
+        lambda words: jax.vmap(jax.random.bits)(key_of(words, "rbg")),
+        WORDS.reshape(2, 4),
     ),
     "bitcast_convert_type": (lambda x: lax.bitcast_convert_type(x, np.int64), T),
     "bitcast from words": (

@@ -22,7 +22,7 @@ from incrax.primitives import elements
 from incrax.primitives.entry import Kind
 from incrax.primitives.row_axis import Reduction, row_verdict
 from incrax.primitives.table import TABLE, UNKNOWN, entry_of
-from primitives.cases import EXACT, SOUND
+from primitives.cases import EXACT, SOUND, numbers
 
 ALL = EXACT | SOUND
 
@@ -112,6 +112,8 @@ def values_of(eqn, rng):
 
 
 def rows_like(aval, rng):
+    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return jax.random.split(jax.random.key(rng.integers(9)), aval.shape)
     if jnp.issubdtype(aval.dtype, jnp.inexact):
         return jnp.asarray(rng.normal(size=aval.shape), aval.dtype)
     return jnp.asarray(rng.integers(0, 2, aval.shape)).astype(aval.dtype)
@@ -141,7 +143,7 @@ def check_rows(eqn):
         for old, new, d in zip(run((), *base), run((), *mixed), outs, strict=True):
             if d is not None:
                 np.testing.assert_array_equal(
-                    *(np.take(np.asarray(x), row, axis=d) for x in (old, new)),
+                    *(np.take(numbers(x), row, axis=d) for x in (old, new)),
                     err_msg=f"`{eqn.primitive.name}`, row axes of operands {ins}, results {outs}",
                 )
 
@@ -204,10 +206,15 @@ def test_reductions_over_rows_combine_from_parts(name):
         ("scatter at inputs", [None, 0, 0], [None], "writes rows over each other"),
         ("transpose", [0], [2], "another order or place"),
         ("tile", [0], [0], "repeats the rows"),
+        ("random_bits", [0], [0], ""),
+        ("random_bits", [None], [1], "draws the random numbers of all rows from one key"),
+        ("random_gamma", [None, 1], [1], "draws the random numbers of all rows from one key"),
+        ("keys of which the first draws for all", [0], [0], "has no rule"),
     ],
 )
 def test_what_mixes_rows_is_said_by_the_kind_of_the_axis(name, ins, outs, text):
-    (eqn,) = [eqn for eqn in traced(name).program.eqns if name.startswith(eqn.primitive.name)]
+    eqns = traced(name).program.eqns
+    eqn = next((eqn for eqn in eqns if name.startswith(eqn.primitive.name)), eqns[-1])
     verdict = row_verdict(eqn, ins, outs)
     assert (verdict is None) if not text else (isinstance(verdict, Kind) and text in verdict.mixes)
 

@@ -20,7 +20,7 @@ from incrax.primitives.on_rows import (
     run_on_rows,
 )
 from incrax.primitives.row_axis import row_verdict
-from primitives.cases import BATCHED, CLIP, EXACT, SOUND
+from primitives.cases import BATCHED, CLIP, EXACT, SOUND, numbers
 from primitives.test_index_rules import choices
 
 ALL = EXACT | SOUND
@@ -48,8 +48,8 @@ def compared(eqn, env, aligned):
     except NotByRowsError:
         return False
     for var, axis, value in zip(eqn.outvars, aligned.outputs, found, strict=True):
-        expected = np.take(np.asarray(env[var]), ROWS, axis)
-        np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-13, atol=1e-14)
+        expected = np.take(numbers(env[var]), ROWS, axis)
+        np.testing.assert_allclose(numbers(value), expected, rtol=1e-13, atol=1e-14)
     return True
 
 

@@ -259,7 +259,7 @@ MIXED = {
     ),
     "random numbers": (
         lambda t, d: jnp.sum(d["y"] * jax.random.uniform(jax.random.key(1), d["y"].shape)),
-        "`random_bits` at .* has no rule",
+        "`random_bits` at .* draws the random numbers of all rows from one key",
     ),
     "callback": (
         lambda t, d: jnp.sum(

@@ -77,7 +77,8 @@ def levenberg_marquardt(
             residuals: what is trainable is free, within the model's bounds, and ends at the
             minimum.
         *args: the function's arguments, at the start of the search. Data that change from call to
-            call belong here, not into a closure: searches are compiled once per function.
+            call belong here, not into a closure: searches are compiled once per function, and once
+            for any bounds.
         wrt: what is free, n elements in all; as for `minimize`.
         bounds: as for `minimize`.
         loss: `"squares"`, or a robust one that counts large residuals less: `"huber"`, `"soft_l1"`,
@@ -136,7 +137,7 @@ def levenberg_marquardt(
     tolerance = (
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     )
-    settings = SearchSettings(loss, tolerance, max_steps)
+    settings = SearchSettings(loss, tolerance, max_steps, asked.box.is_bounded)
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if callback is None and not isinstance(residuals, Incremental):
         found = _in_one_program(residuals, task, setup, progress=progress)

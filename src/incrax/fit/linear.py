@@ -147,13 +147,15 @@ class _Guess(NamedTuple):
 
 
 def bounded_step(
-    whole: DenseModel, model: DenseModel, is_free: Any, room: Box, damping: Any
+    whole: DenseModel, model: DenseModel, is_free: Any, room: Box | None, damping: Any
 ) -> BoundedStep:
-    """The damped step p with room.lower <= p <= room.upper.
+    """The damped step p with room.lower <= p <= room.upper; without room, anywhere.
 
     A first guess is that only some elements are free, and `model` is theirs; the others are at a
     bound, without a step. Where that is right, nothing is decomposed.
     """
+    if room is None:
+        return BoundedStep(jnp.where(is_free, model.step(damping), 0), model, jnp.array(True))
     noise = NOISE * jnp.finfo(whole.scale.dtype).eps * jnp.sqrt(jnp.sum(whole.along**2))
 
     def gain(p: Any) -> Any:

@@ -148,8 +148,8 @@ class LinearizedPoint(NamedTuple):
     """That of the elements that are free."""
     is_free: Any
     """Which elements are not held by a bound, shape (n,)."""
-    room: Box
-    """The bounds of steps from here."""
+    room: Box | None
+    """The bounds of steps from here; None: there are none."""
     newton: Any
     """The undamped step, within bounds."""
     is_minimum: Any
@@ -215,6 +215,10 @@ class SearchSettings:
     loss: Loss
     tolerance: float
     max_steps: int
+    is_bounded: bool
+    """Whether what is free has bounds: else half of the program, and three of four decompositions,
+    would be compiled for nothing. What is fixed, between two bounds at its value, needs none of it.
+    """
 
 
 class Setup(NamedTuple):
@@ -261,10 +265,17 @@ def looked(
     x = search.x
     seen = setup.weighed(residuals)
     matrix = seen.rows[:, None] * jacobian
-    is_free = ~setup.box.is_pressed(x, seen.residuals @ matrix)
-    room = Box(*(each - x for each in setup.box))
-    whole = linear.dense(matrix, seen.residuals, search.scale * FORGETTING)
-    model = lax.cond(jnp.all(is_free), lambda: whole, lambda: whole.of_columns(is_free))
+    last_scale = search.scale * FORGETTING
+    if setup.settings.is_bounded:
+        is_free = ~setup.box.is_pressed(x, seen.residuals @ matrix)
+        whole = linear.dense(matrix, seen.residuals, last_scale)
+        model = lax.cond(jnp.all(is_free), lambda: whole, lambda: whole.of_columns(is_free))
+        room = Box(*(each - x for each in setup.box))
+    else:
+        is_free = setup.box.lower < setup.box.upper
+        whole = linear.dense(jnp.where(is_free, matrix, 0), seen.residuals, last_scale)
+        model = whole
+        room = None
     is_finite = jnp.all(jnp.isfinite(whole.sizes))
     newton, _, is_minimum = linear.bounded_step(whole, model, is_free, room, 0.0)
     gain = 2 * whole.reduction(newton)

@@ -27,7 +27,7 @@ class Box(NamedTuple):
     @property
     def is_bounded(self) -> bool:
         """Whether any element has a bound."""
-        return bool(np.any(np.isfinite(self.lower) | np.isfinite(self.upper)))
+        return bool((np.isfinite(self.lower) | np.isfinite(self.upper)).any())
 
     def inside(self, x: Any) -> Any:
         """The nearest point within the bounds."""

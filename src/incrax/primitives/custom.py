@@ -36,10 +36,11 @@ _MARKS_OF_EQUINOX = "nonbatchable nondifferentiable_backward nontraceable select
 
 FAMILY: Family = {
     _jax.KEEP: Primitive(index=_marked, work=no_work, puts_together=True, is_free=True),
+    **each("device_put name", Primitive(index=pairwise, work=no_work)),
     **each(_MARKS_OF_EQUINOX, Primitive(work=no_work)),
     **each(
-        """after_all axis_index create_token dce_sink device_put dimension_size empty empty2 empty_ref freeze
-        from_edtype inspect_sharding layout_constraint name new_ref pcast platform_index reduced_vary_cast
+        """after_all axis_index create_token dce_sink dimension_size empty empty2 empty_ref freeze
+        from_edtype inspect_sharding layout_constraint new_ref pcast platform_index reduced_vary_cast
         reduced_vary_cast_p relayout shape_assertion tie to_edtype vary_unreduced_cast vary_unreduced_cast_p
         with_memory_space_constraint""",
         Primitive(work=no_work),

@@ -87,7 +87,7 @@ def _selection(eqn: Equation, view: View) -> list[Reads]:
     return [Reads([None, *reads.operands[1:]], lambda: _select(which, *operand_numbers(eqn)[1:]))]
 
 
-def _bits(eqn: Equation, _: View) -> list[Reads]:
+def as_words(eqn: Equation, _: View) -> list[Reads]:
     """Number by number; a number may be read as several along a last axis, or be made of these."""
     rank = rank_of(eqn.outvars[0])
     axes = [
@@ -259,7 +259,7 @@ FAMILY: Family = {
     ),
     # conversions and copies
     "convert_element_type": replace(_MOVE, constant=_convert, algebra=LINEAR, is_free=True),
-    "bitcast_convert_type": replace(_PLACED, index=_bits, is_free=True),
+    "bitcast_convert_type": replace(_PLACED, index=as_words, is_free=True),
     "reduce_precision": _MOVE,
     "complex": replace(_MOVE, algebra=Algebra("joined", (1,)), is_free=True),
     **each("real imag", replace(_MOVE, algebra=LINEAR, is_free=True)),
