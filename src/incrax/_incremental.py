@@ -32,6 +32,7 @@ from incrax._messages import called_plainly, checked_count, not_called
 from incrax._names import WrapsFunction, check_taken, groups_in, reduced
 from incrax._program import Args, Kwargs
 from incrax._stats import Stats
+from incrax._table import many
 from incrax._tuning import is_disabled
 from incrax.engine.call.bypass import NO_CALL, NOT_HELD, Bypass
 from incrax.engine.call.pure import PureState, Step
@@ -492,8 +493,8 @@ class Incremental(WrapsFunction, Generic[P, R]):
         """Name and counters."""
         self._catch_up()
         return (
-            f"incremental({self._name}): {self._stats.calls} calls, {self._stats.unchanged} "
-            "unchanged"
+            f"incremental({self._name}): {many(self._stats.calls, 'call')}, "
+            f"{self._stats.unchanged} unchanged"
         )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from incrax._jax_options import missing
 from incrax._messages import listed
-from incrax._table import Printable, Table
+from incrax._table import Printable, Table, many
 from incrax.engine.inputs.paths import completed
 from incrax.errors import MinimumError
 from incrax.fit.axes import axes_for
@@ -480,7 +480,8 @@ class FitResult(Printable):
         """
         start = f"{self.method}: {self.status.value}, value {self.value:.8g}"
         if self._linear is not None:
-            return f"{start}; {self.num_steps} steps, {self.num_jacobians} Jacobians"
+            steps = many(self.num_steps or 0, "step")
+            return f"{start}; {steps}, {many(self.num_jacobians or 0, 'Jacobian')}"
         is_exact = "second_derivatives" in self.__dict__
         is_known = is_exact or np.isfinite(self._edm)
         edm = f", edm {self.edm:.2g}" if is_known else ""
