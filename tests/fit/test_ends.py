@@ -14,7 +14,7 @@ import incrax
 from incrax import fit
 from incrax.fit.covariance import left_to_gain
 from incrax.fit.methods import METHODS
-from incrax.fit.task import Work
+from incrax.fit.task import Ended, Work
 from incrax.models.bounds import Box
 
 NOT_SMOOTH = {
@@ -185,3 +185,15 @@ def test_a_search_that_stalls_says_that_the_function_is_in_float32(dtype):
 
 def test_work_that_partial_sums_add_is_no_negative_share():
     assert f"{Work(ran=3234, whole=3231).avoided:.0%}" == "0%"
+
+
+def test_what_a_method_learned_in_float32_is_no_account_of_its_end(monkeypatch):
+    """The likelihood of a Gaussian process gave Minuit rounding errors for second derivatives, and
+    it ended where it began, 200 above the minimum.
+    """
+    steep = lambda counted, _: Ended(counted.task.x, True, "valid minimum", metric=1e9 * np.eye(1))
+    monkeypatch.setattr("incrax.fit.minimizing.by_minuit", steep)
+    parabola = lambda p, x: jnp.sum((p["a"] - x) ** 2)
+    found = fit.minimize(parabola, {"a": 1.0}, np.zeros(1, np.float32), progress=False)
+    assert found.status is fit.Status.STALLED
+    assert "jax_enable_x64" in found.message

@@ -256,8 +256,11 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
 
 
 def _left_to_gain(found: FitResult, metric: np.ndarray | None) -> float:
-    """By what the method knows of the Hessian, or by the Hessian; NaN where there is neither."""
-    if metric is not None:
+    """By what the method knows of the Hessian, or by the Hessian; NaN where there is neither.
+
+    In float32 a method may have learned rounding errors of the gradient for second derivatives.
+    """
+    if metric is not None and not in_float32(found):
         return gain_left(found, metric)
     if len(found.values) <= MAX_JUDGED:
         with contextlib.suppress(*NO_DERIVATIVE):

@@ -579,9 +579,11 @@ def check_near(result: FitResult, what: str) -> None:
         return
     flat = [name for name, x in zip(result.names, result.errors, strict=True) if np.isinf(x)]
     here = f" (here {listed(flat)})" if flat else ""
+    is_definite = result._curvature.is_definite
+    above = f", {result._left:.2g} above it by second derivatives" if is_definite else ""
     digits = f" Also, {IN_FLOAT32}." if in_float32(result) else ""
     raise MinimumError(
-        f"`{what}` goes out from a minimum, and this search ended as: {result.status.value}. "
+        f"`{what}` goes out from a minimum, and this search ended as: {result.status.value}{above}. "
         "Its Hessian is needed, positive definite, for a first guess. This is usually a "
         "search that was stopped, a function with kinks, or a parameter that the data do "
         f"not determine{here}. Minimise again from here with `strategy=1`, which finds the "
