@@ -223,23 +223,23 @@ def test_figures_that_mean_nothing_are_measured_anew(data, unmeasured, folder):
 
 
 def test_the_report_lists_what_is_there_and_clears_it(folder):
-    _cache_folder.save(KEYS[1], {"about": "nll, 3 kinds of change"})
+    _cache_folder.save(KEYS[1], {"about": "nll, changes: 3"})
     found = incrax.cache_folder()
     assert found.path == str(folder)
     assert [(file.about, file.name) for file in found.files] == [
-        ("nll, 3 kinds of change", f"{KEYS[1]}.json")
+        ("nll, changes: 3", f"{KEYS[1]}.json")
     ]
     assert found.num_bytes == (folder / f"{KEYS[1]}.json").stat().st_size
-    assert "nll, 3 kinds of change" in str(found)
+    assert "nll, changes: 3" in str(found)
     cleared = incrax.cache_folder(clear=True)
     assert (cleared.num_deleted, cleared.files) == (1, ())
     assert list(folder.iterdir()) == []
 
 
 def test_the_command_lists_sizes_and_clears(folder, capsys):
-    _cache_folder.save(KEYS[1], {"about": "nll, 3 kinds of change"})
+    _cache_folder.save(KEYS[1], {"about": "nll, changes: 3"})
     assert main(["cache"]) == 0
-    assert "nll, 3 kinds of change" in capsys.readouterr().out
+    assert "nll, changes: 3" in capsys.readouterr().out
     assert main(["cache", "--clear"]) == 0
     assert f"{folder}: 0 files, 0 B, 1 deleted" in capsys.readouterr().out
     assert list(folder.iterdir()) == []

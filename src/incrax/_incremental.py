@@ -33,6 +33,7 @@ from incrax._messages import called_plainly, checked_count, not_called
 from incrax._names import WrapsFunction, check_taken, groups_in, reduced
 from incrax._program import Args, Kwargs
 from incrax._stats import Stats
+from incrax._table import many
 from incrax._tuning import is_disabled
 from incrax.engine.call.bypass import NO_CALL, NOT_HELD, Bypass
 from incrax.engine.call.pure import PureState, Step
@@ -497,7 +498,8 @@ class Incremental(WrapsFunction, Generic[P, R]):
         """Name, options that differ from the defaults, and counters."""
         self._catch_up()
         named = ", ".join(filter(None, [self._name, str(self._traces.options)]))
-        return f"incremental({named}): {self._stats.calls} calls, {self._stats.unchanged} unchanged"
+        calls = many(self._stats.calls, "call")
+        return f"incremental({named}): {calls}, {self._stats.unchanged} unchanged"
 
 
 _living: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()

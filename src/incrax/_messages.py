@@ -133,9 +133,9 @@ def no_parts(paths: Sequence[str]) -> str:
 def no_sites() -> NotCalledError:
     """A function of which nothing can be looked at without being done."""
     return NotCalledError(
-        "`sites()` cannot serve this function: it has side effects or calls the host, and a look "
-        "at a proposal would do so. Take these out of the function, or carry "
-        "`pure()` through the loop."
+        "`sites()`, by which samplers compile sweeps, cannot serve this function: it has side effects "
+        "or calls the host, and a look at a proposal would do so. Take these out of the function, "
+        "let blocks walk that are named without `[*]`, or carry `pure()` through the loop."
     )
 
 

@@ -195,7 +195,7 @@ REFUSED = {
         "array without a mark. "
         "This is usually a function whose first argument holds integers only, or where all is "
         "marked by `cut`. Nothing "
-        f"was evaluated or stored. Name others by `wrt`. {HOW}",
+        f"was evaluated or stored. Write 1.0 instead of 1, or name others by `wrt`. {HOW}",
     ),
 }
 

@@ -14,6 +14,7 @@ import incrax
 from incrax import fit
 from incrax.fit.covariance import left_to_gain
 from incrax.fit.methods import METHODS
+from incrax.fit.task import Ended, Work
 from incrax.models.bounds import Box
 
 NOT_SMOOTH = {
@@ -155,3 +156,44 @@ def test_the_distance_to_a_minimum_is_that_of_a_quadratic_within_bounds():
     assert left_to_gain(np.zeros(4), gradient, hessian, pressed, 0.5) == 0
     assert left_to_gain(np.zeros(4), -gradient, hessian, pressed, 0.5) > 1
     assert np.isnan(left_to_gain(np.zeros(4), gradient, hessian * np.nan, wide, 0.5))
+
+
+def spread(p, x):
+    return jnp.sum(jnp.log(p["sigma"]) + 0.5 * ((x - p["mu"]) / p["sigma"]) ** 2)
+
+
+def test_errors_of_data_in_float32_are_no_differences_of_rounding_errors():
+    """Numbers of Python are float64 here, and the sum over data in float32 is float32."""
+    data = np.random.default_rng(0).normal(91.2, 2.0, 10_000)
+    start = {"mu": 90.0, "sigma": 1.0}
+    found = fit.minimize(spread, start, data.astype(np.float32), progress=False)
+    exact = found["sigma"] / np.sqrt(data.size * np.array([1.0, 2.0]))
+    np.testing.assert_allclose(found.errors, exact, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_search_that_stalls_says_that_the_function_is_in_float32(dtype):
+    kinks = lambda p, x: jnp.sum(jnp.abs(p["a"] - x) + 0.5 * p["a"])
+    data = np.array([0.9, 1.0], dtype)
+    found = fit.minimize(kinks, {"a": 0.2}, data, method="BFGS", gtol=1e-9, progress=False)
+    assert found.status is fit.Status.STALLED
+    with pytest.raises(fit.MinimumError) as refused:
+        found.minos()
+    for text in (found.message, str(found), str(refused.value)):
+        assert ("jax_enable_x64" in text) == (dtype is np.float32)
+
+
+def test_work_that_partial_sums_add_is_no_negative_share():
+    assert f"{Work(ran=3234, whole=3231).avoided:.0%}" == "0%"
+
+
+def test_what_a_method_learned_in_float32_is_no_account_of_its_end(monkeypatch):
+    """The likelihood of a Gaussian process gave Minuit rounding errors for second derivatives, and
+    it ended where it began, 200 above the minimum.
+    """
+    steep = lambda counted, _: Ended(counted.task.x, True, "valid minimum", metric=1e9 * np.eye(1))
+    monkeypatch.setattr("incrax.fit.minimizing.by_minuit", steep)
+    parabola = lambda p, x: jnp.sum((p["a"] - x) ** 2)
+    found = fit.minimize(parabola, {"a": 1.0}, np.zeros(1, np.float32), progress=False)
+    assert found.status is fit.Status.STALLED
+    assert "jax_enable_x64" in found.message

@@ -348,7 +348,7 @@ def test_constraints_that_are_no_mapping(fitted):
 def test_points_that_are_no_minimum(fitted):
     stopped = fit.minimize(template(), max_calls=1)
     assert text_of(stopped, "mu").startswith(
-        "`impacts` goes out from a minimum, and this search ended as: step limit reached."
+        "`impacts` goes out from a minimum, and this search ended as: step limit reached, "
     )
 
 

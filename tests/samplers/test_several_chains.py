@@ -172,9 +172,9 @@ def test_a_chain_that_has_not_converged_says_so_and_which_parameter_is_worst():
         worst = int(np.argmax(chain.r_hat))
         least = np.minimum(chain.ess_bulk, chain.ess_tail).min()
         assert chain.doubt == (
-            f"not converged: R-hat up to {chain.r_hat[worst]:.3f} (of {r_hat_of}), effective "
-            f"samples from {least:.0f} on (of {size_of}): take more sweeps, or a sampler that moves "
-            "all parameters at once, such as NUTS"
+            f"not converged: R-hat up to {chain.r_hat[worst]:.3f} (of {r_hat_of}; 1.01 will do), "
+            f"effective samples from {least:.0f} on (of {size_of}; 400 will do): take more sweeps, "
+            "or a sampler that moves all parameters at once, such as NUTS"
         )
         assert chain.doubt in " ".join(str(chain).split())
 
@@ -193,7 +193,7 @@ def test_numbers_beside_many_labels_are_all_looked_at():
     samples[1, :, 401] += 5.0  # b, behind all labels
     shown = with_samples(found, samples).doubt
     assert shown.startswith("not converged: R-hat up to ")
-    assert "(of b), effective" in shown
+    assert "(of b; 1.01 will do), effective" in shown
 
 
 def test_arviz_takes_a_chain():

@@ -326,6 +326,9 @@ class Flat:
     input of its own, so that a vector in which a few elements changed costs what they reach.
     """
 
+    value_dtype: np.dtype = np.dtype(np.float64)
+    """Of the latest value of a scalar function: data may make it float32."""
+
     def __init__(
         self, prepared: Prepared, selection: Selection, shown: Selection, masks: dict[int, Any]
     ) -> None:
@@ -373,7 +376,7 @@ class Flat:
         """
         leaves = jax.tree.leaves(self._prepared.value(*self.arguments(x)))
         if len(leaves) == 1 and np.shape(leaves[0]) == ():
-            return float(leaves[0])
+            return self._number(leaves[0])
         return _vector(leaves)
 
     def gradient(self, x: Any) -> np.ndarray:
@@ -383,7 +386,7 @@ class Flat:
     def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
         """Both, by one program: for `minimize(..., jac=True)`."""
         value, gradient = self._prepared.value_and_gradient(*self.arguments(x))
-        return float(value), self._rows(gradient)[0]
+        return self._number(value), self._rows(gradient)[0]
 
     def jacobian(self, x: Any) -> np.ndarray:
         """All derivatives, shape (m, n) for m elements of `value`."""
@@ -417,6 +420,11 @@ class Flat:
         return jax.tree.unflatten(self._selection.treedef, leaves)[0]
 
     # --- inner ------------------------------------------------------------------------------------
+
+    def _number(self, value: Any) -> float:
+        """A scalar, whose type is lost on the way."""
+        self.value_dtype = np.asarray(value).dtype
+        return float(value)
 
     def _checked(self, x: Any) -> np.ndarray:
         x = np.asarray(x)

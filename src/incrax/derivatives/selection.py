@@ -216,7 +216,7 @@ def _nothing_selected(name: str, paths: Sequence[str]) -> SelectionError:
         f"`{name}` has nothing to differentiate: of {listed(paths, 'no leaves')}, none is a "
         "floating-point or complex array without a mark. This is usually a function whose "
         "first argument holds integers only, or where all is marked by `cut`. Nothing was "
-        f"evaluated or stored. Name others by `wrt`. {_WRT}{_drawn(name)}"
+        f"evaluated or stored. Write 1.0 instead of 1, or name others by `wrt`. {_WRT}{_drawn(name)}"
     )
 
 

@@ -28,7 +28,15 @@ from incrax.fit.methods import (
     unknown_options,
 )
 from incrax.fit.problem import Limits, check_positive, check_search
-from incrax.fit.result import NO_DERIVATIVE, FitResult, Status, gain_left, near_enough
+from incrax.fit.result import (
+    IN_FLOAT32,
+    NO_DERIVATIVE,
+    FitResult,
+    Status,
+    gain_left,
+    in_float32,
+    near_enough,
+)
 from incrax.fit.task import (
     Callback,
     CountedTask,
@@ -228,7 +236,7 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
     if found.status is Status.STALLED:
         is_small = len(found.values) <= MAX_JUDGED
         is_done = is_small and found.is_minimum and found.edm <= PRECISE * found.errordef
-        return _retold(found, status=Status.AT_PRECISION) if is_done else found
+        return _retold(found, status=Status.AT_PRECISION if is_done else Status.STALLED)
     gain = _left_to_gain(found, metric)
     if np.isfinite(gain):
         goal = near_enough(found)
@@ -248,8 +256,11 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
 
 
 def _left_to_gain(found: FitResult, metric: np.ndarray | None) -> float:
-    """By what the method knows of the Hessian, or by the Hessian; NaN where there is neither."""
-    if metric is not None:
+    """By what the method knows of the Hessian, or by the Hessian; NaN where there is neither.
+
+    In float32 a method may have learned rounding errors of the gradient for second derivatives.
+    """
+    if metric is not None and not in_float32(found):
         return gain_left(found, metric)
     if len(found.values) <= MAX_JUDGED:
         with contextlib.suppress(*NO_DERIVATIVE):
@@ -260,8 +271,9 @@ def _left_to_gain(found: FitResult, metric: np.ndarray | None) -> float:
 def _retold(
     found: FitResult, reason: str = "", status: Status | None = None, edm: float = np.nan
 ) -> FitResult:
-    """The same point with another status and a reason behind the method's own account."""
-    message = f"{found.message}; {reason}" if reason else found.message
+    """The same point with another status and reasons behind the method's own account."""
+    digits = IN_FLOAT32 if status is Status.STALLED and in_float32(found) else ""
+    message = "; ".join(filter(None, (found.message, reason, digits)))
     other = replace(found, status=status or found.status, message=message, _edm=edm)
     known = {"gradient", "hessian", "second_derivatives"} & found.__dict__.keys()
     other.__dict__.update({name: found.__dict__[name] for name in known})

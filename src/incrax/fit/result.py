@@ -16,7 +16,7 @@ import numpy as np
 
 from incrax._jax_options import missing
 from incrax._messages import listed
-from incrax._table import Printable, Table
+from incrax._table import Printable, Table, many
 from incrax.engine.inputs.paths import completed
 from incrax.errors import MinimumError
 from incrax.fit.axes import axes_for
@@ -37,6 +37,11 @@ of an error.
 """
 NOISE = 10.0
 """Rounding errors of a value, in units of epsilon times the value."""
+IN_FLOAT32 = (
+    "the function is evaluated in float32, to 7 digits: "
+    '`jax.config.update("jax_enable_x64", True)` ahead of the first array, and data in float64, '
+    "give 16"
+)
 
 
 class Intervals(dict[str, Interval]):
@@ -318,9 +323,7 @@ class FitResult(Printable):
         Else differences of gradients, to some 1e-8, where they determine everything: XLA compiles a
         Hessian for longer than most fits take. Else `hessian`.
         """
-        start = self._problem.x
-        is_precise = start.dtype == np.float64
-        if "hessian" in self.__dict__ or self.values.size > MOST or not is_precise:
+        if "hessian" in self.__dict__ or self.values.size > MOST or in_float32(self):
             return self.hessian
         task = self.task
         found = differenced(lambda x: slope(task, x), self.values, self.bounds, self.errordef)
@@ -459,7 +462,8 @@ class FitResult(Printable):
             columns["MINOS"] = [
                 "" if each is None else f"{each.lower:+.3g} {each.upper:+.3g}" for each in found
             ]
-        return [Table("", [*columns], [*zip(*columns.values(), strict=True)], NUM_ROWS)]
+        why = self.message if self.is_alarming else ""
+        return [Table(why, [*columns], [*zip(*columns.values(), strict=True)], NUM_ROWS)]
 
     def _told_errors(self) -> tuple[np.ndarray, np.ndarray]:
         """Errors, and in words why there is none."""
@@ -477,7 +481,8 @@ class FitResult(Printable):
         """
         start = f"{self.method}: {self.status.value}, value {self.value:.8g}"
         if self._linear is not None:
-            return f"{start}; {self.num_steps} steps, {self.num_jacobians} Jacobians"
+            steps = many(self.num_steps or 0, "step")
+            return f"{start}; {steps}, {many(self.num_jacobians or 0, 'Jacobian')}"
         is_exact = "second_derivatives" in self.__dict__
         is_known = is_exact or np.isfinite(self._edm)
         edm = f", edm {self.edm:.2g}" if is_known else ""
@@ -525,9 +530,16 @@ def near_enough(result: FitResult, share: float = ENOUGH) -> float:
     """What may be left to gain, in units of the function: a share of the error definition, or
     rounding errors where these are larger.
     """
-    start = result._problem.x
-    eps = float(np.finfo(start.dtype).eps)
+    eps = float(np.finfo(np.float32 if in_float32(result) else np.float64).eps)
     return max(share * result.errordef, NOISE * eps * abs(result.value))
+
+
+def in_float32(result: FitResult) -> bool:
+    """Whether the function is evaluated in float32: what is free is, or data make it so."""
+    free = result._problem.x.dtype
+    # Evaluations that are not ours have no account of it.
+    dtypes = free, getattr(result.task.flat, "value_dtype", free)
+    return min(dtype.itemsize for dtype in dtypes) < np.dtype(np.float64).itemsize
 
 
 def gain_left(result: FitResult, hessian: np.ndarray) -> float:
@@ -568,12 +580,15 @@ def check_near(result: FitResult, what: str) -> None:
         return
     flat = [name for name, x in zip(result.names, result.errors, strict=True) if np.isinf(x)]
     here = f" (here {listed(flat)})" if flat else ""
+    is_definite = result._curvature.is_definite
+    above = f", {result._left:.2g} above it by second derivatives" if is_definite else ""
+    digits = f" Also, {IN_FLOAT32}." if in_float32(result) else ""
     raise MinimumError(
-        f"`{what}` goes out from a minimum, and this search ended as: {result.status.value}. "
+        f"`{what}` goes out from a minimum, and this search ended as: {result.status.value}{above}. "
         "Its Hessian is needed, positive definite, for a first guess. This is usually a "
         "search that was stopped, a function with kinks, or a parameter that the data do "
         f"not determine{here}. Minimise again from here with `strategy=1`, which finds the "
-        "way down from a saddle, smooth the function, or fix that parameter by `wrt`."
+        f"way down from a saddle, smooth the function, or fix that parameter by `wrt`.{digits}"
     )
 
 

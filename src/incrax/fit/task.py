@@ -226,7 +226,8 @@ class Work(NamedTuple):
     @property
     def avoided(self) -> float:
         """The share that was not run, 0 to 1."""
-        return 1.0 - self.ran / self.whole if self.whole else 0.0
+        # Searches of few calls may run more: partial sums are made first, and read later.
+        return max(1.0 - self.ran / self.whole, 0.0) if self.whole else 0.0
 
     def since(self, before: Work) -> Work:
         """The work after an earlier moment."""

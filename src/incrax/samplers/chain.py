@@ -254,12 +254,13 @@ class Chain(Printable):
             return ""
         worst = int(np.argmax(np.where(is_known, r_hat, -np.inf)))
         least = int(np.argmin(np.where(is_known, size, np.inf)))
-        if r_hat[worst] <= MAX_R_HAT and size[least] >= MIN_ESS * len(self._by_chain):
+        enough = MIN_ESS * len(self._by_chain)
+        if r_hat[worst] <= MAX_R_HAT and size[least] >= enough:
             return ""
         return (
-            f"not converged: R-hat up to {r_hat[worst]:.3f} (of {names[worst]}), effective "
-            f"samples from {size[least]:.0f} on (of {names[least]}): take more sweeps, or a "
-            "sampler that moves all parameters at once, such as NUTS"
+            f"not converged: R-hat up to {r_hat[worst]:.3f} (of {names[worst]}; {MAX_R_HAT} will do), "
+            f"effective samples from {size[least]:.0f} on (of {names[least]}; {enough} will do): take "
+            "more sweeps, or a sampler that moves all parameters at once, such as NUTS"
         )
 
 

@@ -207,7 +207,7 @@ class Expectations:
         found.pop(self._layout.full, None)
         _pending.pop(self._key, None)  # the latest is the last one
         _pending[self._key] = {
-            "about": f"{self.journal.name}, {len(found)} kinds of change",
+            "about": f"{self.journal.name}, changes: {len(found)}",
             "program": self._program,
             "calls": max(num_calls, ledger.verdict.num_calls),
             "pays": pays or ledger.unchanged * whole_s > ledger.learning_s,
