@@ -153,6 +153,10 @@ def test_mixed_types_and_complex_numbers_are_left_to_jax():
     near(found, jax.hessian(f)(p))
 
 
+def test_the_hessian_of_a_constant_is_zero():
+    near(incrax.hessian(lambda x: 2.0)(X), jnp.zeros((X.size, X.size)))
+
+
 @pytest.mark.parametrize("derivative", ["jacobian", "hessian"])
 def test_a_python_number_does_not_widen_what_it_meets(monkeypatch, derivative):
     """Its type is weak, also as an element of the vector that is differentiated by; strict

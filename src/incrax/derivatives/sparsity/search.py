@@ -101,7 +101,7 @@ def hessian_pattern(program: Program, *, max_work: int = MAX_WORK) -> Matrix | N
     """Which elements of the Hessian of a program with one scalar output by its first input can be
     nonzero; symmetric.
     """
-    gradient = jax.grad(lambda *leaves: program(*leaves)[0].reshape(()))
+    gradient = jax.grad(lambda *leaves: jnp.reshape(program(*leaves)[0], ()))
     pattern = pattern_of(trace(gradient, *map(type_of, program.invars)), max_work=max_work)
     return None if pattern is None else _tidy(pattern + pattern.T)
 
