@@ -736,8 +736,10 @@ def as_strong(x: Any) -> jax.Array:
 
 
 def typed_as(x: Any, aval: Any) -> Any:
-    """The value, with a weak type where a type has one."""
-    return as_weak(x) if getattr(aval, "weak_type", False) else x
+    """The value, of weak type where a type is weak."""
+    is_weak = getattr(aval, "weak_type", False)
+    is_other = is_weak != getattr(jax.typeof(x), "weak_type", False)
+    return _lax._convert_element_type(x, x.dtype, weak_type=is_weak) if is_other else x
 
 
 def as_value(atom: Atom, env: dict[Var, Any]) -> Any:

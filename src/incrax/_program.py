@@ -194,7 +194,11 @@ def evaluated(eqns: Iterable[Equation], outputs: Iterable[Atom], env: Env) -> Re
 
 
 def evaluated_sparingly(eqns: Sequence[Equation], outputs: Sequence[Atom], env: Env) -> Results:
-    """The same where values are arrays: each goes from `env` after its last use."""
+    """The same where values are arrays: each goes from `env` after its last use.
+
+    Outputs have their types, though terms be added in another order: `add_any`, of which gradients
+    are sums, has the weak type of its first operand.
+    """
     last = {
         var: number for number, eqn in enumerate(eqns) for var in (*eqn.outvars, *read_vars(eqn))
     }
@@ -204,7 +208,7 @@ def evaluated_sparingly(eqns: Sequence[Equation], outputs: Sequence[Atom], env: 
         for var in dict.fromkeys((*eqn.outvars, *read_vars(eqn))):
             if last[var] == number:
                 del env[var]
-    return [_jax.read(atom, env) for atom in outputs]
+    return [_jax.typed_as(_jax.read(atom, env), atom.aval) for atom in outputs]
 
 
 def read_vars(eqn: Equation) -> list[Var]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import examples
+from helpers import MINIMAL, examples, same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -391,3 +391,30 @@ def test_the_program_of_another_member_gives_its_results(steps, order):
     found = incrax._program.evaluated(run.eqns, first.outvars, given_to_first)
     np.testing.assert_allclose(found[0], functions[1](*inputs), rtol=1e-12)
     assert len(invars) == 3
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+@jax.custom_vjp
+def halved(x):
+    """Its gradient by a number of Python is an array, without the weak type of that."""
+    return 0.5 * x
+
+
+halved.defvjp(lambda x: (0.5 * x, None), lambda _, g: (jnp.asarray(0.5 * g, float),))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda a, b: jnp.sin(halved(a) * b) + a * a,
+        lambda a, b: a * a + jnp.sin(halved(a) * b),
+    ],
+)
+def test_a_gradient_keeps_its_weak_type_in_whatever_order_it_is_added(fun):
+    """`add_any` has the weak type of its first operand."""
+    ours = incrax.incremental(jax.grad(fun), tuning=MINIMAL)
+    plain = jax.jit(jax.grad(fun))
+    for b in (1.0, 2.0, 2.5):
+        same(ours(1.0, b), plain(1.0, b))
