@@ -396,18 +396,17 @@ def captured_by(name: str, roots: Sequence[Any], constant: Sequence[str]) -> Cap
     """
     found = Captured(name, roots, constant)
     found.walk()
-    unmet = [each for each in constant if each not in found.met]
+    unmet = found.constant - found.met
     if unmet:
         # The walk does not enter what is constant, so that one name may stand inside another.
-        everywhere = Captured(name, roots, unmet)
+        everywhere = Captured(name, roots, tuple(unmet))
         everywhere.walk_for_names()
-        found.met |= everywhere.met
-    wrong = [each for each in unmet if each not in found.met]
-    if wrong:
-        seen = listed([*(name for name, *_ in found.variables), *sorted(found.met)], "nothing")
+        unmet -= everywhere.met
+    if unmet:
+        known = [name for name, *_ in found.variables] + sorted(found.constant - unmet)
         raise ValueError(
-            f"`guarded({name}, constant=...)` got {listed(wrong)}, which the function does not "
-            f"capture; it captures {seen}. Nothing was recorded. Name a variable that the code of "
+            f"`guarded({name}, constant=...)` got {listed(sorted(unmet))}, which the function does not "
+            f"capture; it captures {listed(known, 'nothing')}. Nothing was recorded. Name a variable that the code of "
             "the function reads and that is none of its own."
         )
     return found
