@@ -46,7 +46,7 @@ def check_row_by_row(
     Raises:
         MixedRowsError: it does.
 
-    Cost: two traces; for an encoder with primitives that have no rule, such as convolutions, also
+    Cost: two traces; for an encoder with primitives that have no rule, such as callbacks, also
         its evaluation on eighteen rows.
     """
     first, second = _traces(encoder, params, data)
