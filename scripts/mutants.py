@@ -1945,14 +1945,14 @@ MUTANTS = [
     Mutant(
         "keys of all rows are split from one",
         "primitives/random.py",
-        '"random_split": _DRAWN,',
-        '"random_split": replace(_DRAWN, draws=False),',
+        '"random_split rng_bit_generator", _DRAWN',
+        '"random_split rng_bit_generator", _MOVED',
     ),
     Mutant(
         "numbers of rows beside a key are taken for keys of rows",
-        "models/held/row_by_row.py",
-        "entry_of(eqn).draws and found.axis(eqn.invars[0]) is None",
-        "entry_of(eqn).draws and all(found.axis(a) is None for a in eqn.invars)",
+        "primitives/random.py",
+        "return of_all(eqn, [read, *map(mapped, others), made])",
+        "return of_all(eqn, [read, *map(mapped, others)])",
         "tests/models/held/test_hold.py::test_what_shapes_tell_is_refused_under_transformations",
     ),
     Mutant(

@@ -256,6 +256,7 @@ SOUND = {
         lambda words: jax.vmap(jax.random.bits)(key_of(words, "rbg")),
         WORDS.reshape(2, 4),
     ),
+    "rng_bit_generator": (lambda key: lax.rng_bit_generator(key, (2, 3)), WORDS[:2].ravel()),
     "bitcast_convert_type": (lambda x: lax.bitcast_convert_type(x, np.int64), T),
     "bitcast from words": (
         lambda x: lax.bitcast_convert_type(x, np.float64),

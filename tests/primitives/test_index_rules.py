@@ -209,7 +209,7 @@ def test_reductions_over_rows_combine_from_parts(name):
         ("random_bits", [0], [0], ""),
         ("random_bits", [None], [1], "draws the random numbers of all rows from one key"),
         ("random_gamma", [None, 1], [1], "draws the random numbers of all rows from one key"),
-        ("keys of which the first draws for all", [0], [0], "has no rule"),
+        ("keys of which the first draws for all", [0], [0], "draws the random numbers of all rows"),
     ],
 )
 def test_what_mixes_rows_is_said_by_the_kind_of_the_axis(name, ins, outs, text):

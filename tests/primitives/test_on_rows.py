@@ -88,6 +88,7 @@ NONE_BY_ROWS = {
     "scatter-max",
     "conv of groups",
     "conv of batch groups",
+    "rng_bit_generator",
     "jit",
 }
 """Cases whose every axis of more than one element is mixed, or cut."""

@@ -312,7 +312,6 @@ class Primitive:
         algebra: its algebraic form, or a function that finds it.
         is_elementwise: each output element is a function of the operands' elements of that place.
         puts_together: the result may be of several operands, side by side.
-        draws: it makes numbers by their place.
         is_free: XLA fuses it into its readers; it costs no time of its own.
         is_unfused: XLA runs it apart from others, and reads its operands from memory.
         is_product: its operations are those of matrix products, of which more fit in a second.
@@ -329,7 +328,6 @@ class Primitive:
     algebra: Algebra | Callable[[Equation], Algebra | None] | None = None
     is_elementwise: bool = False
     puts_together: bool = False
-    draws: bool = False
     is_free: bool = False
     is_unfused: bool = False
     is_product: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from incrax.primitives.entry import (
     Axis,
     EquationWork,
     Family,
-    IndexRule,
     Kind,
     Primitive,
     Read,
@@ -34,20 +32,26 @@ DRAWN = Kind("draws the random numbers of all rows from one key", is_final=True)
 
 
 def _drawn(eqn: Equation, _: View) -> list[Reads]:
-    """What each key draws, by the places after the axes of the keys."""
-    ranks = list(map(rank_of, eqn.invars))
-    places = range(ranks[0], rank_of(eqn.outvars[0]))
-    made = Read(tuple(Axis(d, DRAWN) for d in places))
-    return of_all(eqn, [*map(mapped, ranks), made])
+    """What each key draws, by the places after the axes of the keys; of a batch of keys that are
+    not Threefry's the first one draws for all.
+    """
+    keys, *others = map(rank_of, eqn.invars)
+    read = mapped(keys)
+    first = keys
+    if not _is_threefry(eqn):
+        read = Read(tuple(Axis(-1 - d, DRAWN) for d in range(keys)))
+        first = 0
+    made = Read(tuple(Axis(d, DRAWN) for d in range(first, rank_of(eqn.outvars[-1]))))
+    return of_all(eqn, [read, *map(mapped, others), made])
 
 
-def _of_threefry(rule: IndexRule) -> IndexRule:
-    """No claim for other keys: of a batch of "rbg" the first one draws for all."""
+def _folded(eqn: Equation, view: View) -> list[Reads] | None:
+    """No claim for other keys, of which some fold in the first number alone."""
+    return in_place(eqn, view) if _is_threefry(eqn) else None
 
-    def index(eqn: Equation, view: View) -> Sequence[Reads] | None:
-        return rule(eqn, view) if eqn.invars[0].aval.dtype.name == "key<fry>" else None
 
-    return index
+def _is_threefry(eqn: Equation) -> bool:
+    return eqn.invars[0].aval.dtype.name == "key<fry>"
 
 
 # --- work -----------------------------------------------------------------------------------------
@@ -68,21 +72,19 @@ def _word_bytes(aval: Any) -> float:
 
 # --- entries --------------------------------------------------------------------------------------
 
-_BY_PLACE = Primitive(index=_of_threefry(_drawn), draws=True)
-_DRAWN = replace(_BY_PLACE, work=_words)
+_DRAWN = Primitive(index=_drawn, work=_words)
 _MOVED = Primitive(index=in_place, work=no_work)
 
 FAMILY: Family = {
     "random_bits": replace(_DRAWN, is_unfused=True),
-    "random_split": _DRAWN,
-    "random_gamma": _BY_PLACE,
-    "random_fold_in": Primitive(index=_of_threefry(in_place), work=_words),
+    **each("random_split rng_bit_generator", _DRAWN),
+    "random_gamma": Primitive(index=_drawn),
+    "random_fold_in": Primitive(index=_folded, work=_words),
     "random_seed": Primitive(index=in_place, work=_words),
     "random_clone": _MOVED,
     **each("random_wrap random_unwrap", replace(_MOVED, index=as_words)),
-    # Without a rule, since no program of a user has them.
-    "threefry2x32": Primitive(work=_words, draws=True, is_unfused=True),
-    "rng_bit_generator": Primitive(work=_words, draws=True),
+    # Without a rule, since hardly any program of a user has them.
+    "threefry2x32": Primitive(work=_words, is_unfused=True),
     "rng_uniform": Primitive(work=_words),
     "iota_2x32_shape": Primitive(work=no_work),
 }

@@ -22,7 +22,7 @@ from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_pa
 from incrax.errors import MixedRowsError
 from incrax.models.held.encoding import taken
 from incrax.primitives.entry import Kind
-from incrax.primitives.table import entry_of
+from incrax.primitives.random import DRAWN
 from incrax.rows.axis import FIRST, RowsComparison
 
 NUM_TRACED = (5, 7)
@@ -32,9 +32,7 @@ NUM_TRIED = 6
 
 ROUNDING = 1e-7
 """What may differ from zero."""
-ONE_KEY = (
-    "draws the random numbers of all rows from one key (take `keys`, one a row, as third argument)"
-)
+ADVICE = " (take `keys`, one a row, as third argument)"
 
 
 def check_row_by_row(
@@ -48,7 +46,7 @@ def check_row_by_row(
     Raises:
         MixedRowsError: it does.
 
-    Cost: two traces; for an encoder with primitives that have no rule, such as convolutions, also
+    Cost: two traces; for an encoder with primitives that have no rule, such as callbacks, also
         its evaluation on eighteen rows.
     """
     first, second = _traces(encoder, params, data)
@@ -88,9 +86,8 @@ def _is_told(first: Program, second: Program) -> bool:
 
     def note(eqn: Equation, kind: Kind) -> None:
         nonlocal is_doubted
-        is_of_one_key = entry_of(eqn).draws and found.axis(eqn.invars[0]) is None
-        if is_of_one_key or kind.is_final:
-            mixtures.append(_said(eqn, ONE_KEY if is_of_one_key else kind.mixes))
+        if kind.is_final:
+            mixtures.append(_said(eqn, kind.mixes + (ADVICE if kind is DRAWN else "")))
         is_doubted = True  # what has no rule, or may be taken apart again
 
     found = RowsComparison(*NUM_TRACED, note)
