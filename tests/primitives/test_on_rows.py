@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -159,6 +160,10 @@ LOOPS = {
     "a carry is handed on": lambda s, x: lax.scan(lambda c, y: ((c[1], y), c[0] * y), (s, s), x),
     "from the last turn": lambda s, x: lax.scan(
         lambda c, y: (c * y, jnp.sin(c)), s, x, reverse=True
+    ),
+    # JAX leaves such calls behind, as of `jnp.roll` in a linear solve that it batches.
+    "a call that returns nothing": lambda s, x: lax.scan(
+        lambda c, y: (jax.jit(lambda _: ())(c), (c * y, c))[1], s, x
     ),
 }
 

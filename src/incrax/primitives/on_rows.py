@@ -327,7 +327,7 @@ def _inside(eqn: Equation, rows: Axes) -> _Inside | None:
         inside.mark(body.invars, _turned(rows, scan.num_consts + scan.num_carry, -1))
         while num_known != len(inside.axes):
             num_known = len(inside.axes)
-            inside.eqns[:] = [(each, inside.aligned(each)) for each in body.eqns]
+            inside.eqns[:] = [(each, inside.aligned(each)) for each in body.eqns if each.outvars]
             inside.mark(carries, map(inside.of, carried))
             inside.mark(carried, map(inside.of, carries))
     except NotByRowsError:
