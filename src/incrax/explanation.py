@@ -65,9 +65,9 @@ def served_by(engine: Engine, record: CallRecord) -> Served:
     plan = record.plan
     entry = record.entry
     sliced = None if plan is None else plan.sliced
-    in_blocks = [each.blocked for each in record.segments if each.blocked is not None]
-    ran = [eqn for each in record.segments for eqn in (each.blocked or each).eqns]
-    num_ran = sum(each.num_eqns for each in record.segments)
+    in_blocks = [each.blocked for each in record.before if each.blocked is not None]
+    ran = [eqn for each in record.before for eqn in (each.blocked or each).eqns]
+    num_ran = sum(each.num_eqns for each in record.before)
     if plan is not None:
         ran += plan.eqns
         num_ran += plan.num_eqns

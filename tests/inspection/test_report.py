@@ -82,7 +82,7 @@ def test_an_equation_that_runs_twice_counts_twice():
     record = rehearsal.outlook(engine, engine.layout.leaf_mask(2))
     assert record.plan.eqns
     data = data_of(engine)
-    filled = record._replace(segments=(record.plan,))
+    filled = record._replace(before=(record.plan,))
     once, twice = (data.described(served_by(engine, each)) for each in (record, filled))
     assert (twice["num_ran"], twice["flops_ran"]) == (2 * once["num_ran"], 2 * once["flops_ran"])
     assert twice["ran"] == once["ran"]

@@ -183,7 +183,7 @@ def test_many_of_these_calls_run_some_rows_alone(policy):
     counts = []
     for seed in range(8):
         calls = live(drawn(seed), policy, 1, seed, ["nothing"] * 20)
-        blocked = [[plan.blocked for plan in call.segments if plan.blocked] for call in calls]
+        blocked = [[plan.blocked for plan in call.before if plan.blocked] for call in calls]
         in_part = [any(each.num_run < each.num for each in found) for found in blocked]
         by_rows = [call.candidate == "slices" for call in calls]
         counts.append(sum(by_rows if policy == "fast" else in_part))

@@ -83,7 +83,7 @@ class Job:
         identical(found, self.anew.fresh(*self.args))
         same(found, self.plain(*self.args), factor=FACTOR, terms=30.0, is_zero_signed=False)
         check(self.ours)
-        blocked = [plan.blocked for plan in self.engine.last.segments]
+        blocked = [plan.blocked for plan in self.engine.last.before]
         return [each.num_run for each in blocked if each is not None and each.length == NUM]
 
     def change(self, *rows):

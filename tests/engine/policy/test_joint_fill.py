@@ -57,7 +57,7 @@ def test_what_was_foretold_is_what_is_filled():
     engine = ours._traces.latest.engine
     did = engine.last
     assert len(did.filled) == 3 * MIN_JOINT
-    assert len(did.segments) == 1
+    assert len(did.before) == 1
     engine.clear_saved()
     for number in range(2):
         ours(30.0 + number, b, X)  # where saved values are gone, the same program has them again
@@ -69,7 +69,7 @@ def test_what_was_foretold_is_what_is_filled():
     foretold = rehearsal._record(engine, pairs, is_bypassed=False)
     assert again.entry.candidate == foretold.candidate == "plan"
     assert set(foretold.filled) == set(did.filled)
-    assert foretold.segments == did.segments
+    assert foretold.before == did.before
     assert len(segments(ours)._joint) == 1
 
 

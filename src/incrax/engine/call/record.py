@@ -19,11 +19,9 @@ class CallRecord(NamedTuple):
     dirty: int  # the inputs that had changed
     candidate: str  # what served it
     entry: Entry | None = None  # if it was compared in full
-    plan: Plan | None = None  # that ran last
+    plan: Plan | None = None  # that ran last; None: the whole function, or nothing
     filled: tuple[Var, ...] = ()  # values that were computed before
-    segments: tuple[
-        Plan, ...
-    ] = ()  # plans that ran before: that did that, or whose results were not used
+    before: tuple[Plan, ...] = ()  # plans that ran before: to compute these, or in vain
     is_first: bool = False  # of this signature
 
     @property
@@ -31,10 +29,12 @@ class CallRecord(NamedTuple):
         """The saved values that its programs loaded, each once: not those that one of them computed
         for another.
         """
-        plans = self.segments if self.plan is None else (*self.segments, self.plan)
+        own = () if self.plan is None else self.plan.saved_loads
+        if not self.before:
+            return own
+        loads = dict.fromkeys([var for plan in self.before for var in plan.saved_loads])
         filled = set(self.filled)
-        loads = dict.fromkeys(var for plan in plans for var in plan.saved_loads)
-        return tuple(var for var in loads if var not in filled)
+        return tuple([var for var in {**loads, **dict.fromkeys(own)} if var not in filled])
 
 
 UNCHANGED = CallRecord(0, "saved outputs")

@@ -170,7 +170,7 @@ class Repeats:
             return None
         fills = tuple(saved.filled_by)
         if not fills:  # what was lacking is there now
-            record = record._replace(filled=(), segments=())
+            record = record._replace(filled=(), before=())
         repeat = Repeat(
             record,
             entry,
@@ -179,7 +179,7 @@ class Repeats:
             self.clock.ticks,
             saved.sources or Sources(self.facts, program),
             fills,
-            sum([each.num_eqns for each in record.segments]),
+            sum([each.num_eqns for each in record.before]),
             len(record.loads),
             () if plan.sliced is None else plan.sliced.kind.leaves,
         )

@@ -86,14 +86,15 @@ class Plan:
         return self.loads if self.blocked is None else self.base_loads
 
     @property
-    def saved_loads(self) -> Iterable[Var]:
+    def saved_loads(self) -> tuple[Var, ...]:
         """What it loads of values that calls save, and of the baseline's arguments, as the function
         calls them: not which rows changed.
         """
         sliced = self.sliced
         if sliced is None:
             return self.current_loads
-        return [sliced.olds.get(var, var) for var in self.loads if var is not sliced.numbers]
+        read = [var for var in self.loads if var is not sliced.numbers]
+        return tuple([sliced.olds.get(var, var) for var in read])
 
     def outputs_with(self, held: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """The program's outputs: its results in their places, what is held in all others."""
