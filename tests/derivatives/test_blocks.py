@@ -153,6 +153,13 @@ def test_mixed_types_and_complex_numbers_are_left_to_jax():
     near(found, jax.hessian(f)(p))
 
 
+def test_compressed_derivatives_by_numbers_of_weak_type_have_it():
+    x = 2.0 * jnp.arange(40)
+    assert x.weak_type
+    assert incrax.jacobian(jnp.sin)(x).weak_type
+    assert incrax.hessian(chained)(x).weak_type
+
+
 def test_the_hessian_of_a_constant_is_zero():
     near(incrax.hessian(lambda x: 2.0)(X), jnp.zeros((X.size, X.size)))
 

@@ -131,13 +131,12 @@ class Jacobian(OfAllOutputs):
 
     def blocks(self, flat: FlatOutputs, selection: Selection) -> Any:
         """Arrays."""
-        blocks = jacobian_blocks(flat, selection, is_sparse=self.is_sparse)
-        if blocks is not None:
-            return blocks
-        fun = selection.of_selected(flat)
-        modes = _fewest_passes_first(flat, fun, selection.values)
-        derivatives = [each(fun, selection.argnums) for each in modes]
-        rows = first_that_works(derivatives, selection.values)
+        rows = jacobian_blocks(flat, selection, is_sparse=self.is_sparse)
+        if rows is None:
+            fun = selection.of_selected(flat)
+            modes = _fewest_passes_first(flat, fun, selection.values)
+            derivatives = [each(fun, selection.argnums) for each in modes]
+            rows = first_that_works(derivatives, selection.values)
         return [list(map(_typed_as, row, selection.values)) for row in rows]
 
 
@@ -151,10 +150,12 @@ def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> li
 
 
 def _typed_as(block: Any, value: Any) -> Any:
-    """A derivative in its leaf's type, as reverse mode gives it; a complex one stays complex."""
+    """A derivative in its leaf's type, as reverse mode gives it; a complex one stays complex, and a
+    sparse one, whose type is not weak, as it is.
+    """
     aval = jax.typeof(value)
     kinds = (jnp.floating, jnp.complexfloating)
-    is_same_kind = any(
+    is_same_kind = isinstance(block, jax.Array) and any(
         jnp.issubdtype(block.dtype, kind) and jnp.issubdtype(aval.dtype, kind) for kind in kinds
     )
     return _jax.typed_as(block.astype(aval.dtype), aval) if is_same_kind else block
@@ -185,16 +186,17 @@ class Hessian(OfAllOutputs):
     def blocks(self, flat: FlatOutputs, selection: Selection) -> Any:
         """Each in the shape of the selection, for the second leaf."""
         block = self._compressed(flat, selection)
-        if block is not None:
-            return [[*map(selection.tree, block)]]
-        inner = jax.jacrev(selection.of_selected(flat), selection.argnums)
-        outer = [each(inner, selection.argnums) for each in (jax.jacfwd, jax.jacrev)]
+        blocks: Any = [block]
+        if block is None:
+            inner = jax.jacrev(selection.of_selected(flat), selection.argnums)
+            outer = [each(inner, selection.argnums) for each in (jax.jacfwd, jax.jacrev)]
+            blocks = first_that_works(outer, selection.values)
         return [
             [
                 selection.tree([_typed_as(x, value) for x in row])
                 for row, value in zip(block, selection.values, strict=True)
             ]
-            for block in first_that_works(outer, selection.values)
+            for block in blocks
         ]
 
     def _compressed(self, flat: FlatOutputs, selection: Selection) -> Blocks | None:
