@@ -171,7 +171,9 @@ class Planner(Learner):
         """The plan for a dirty set, with the seconds of what is to serve it; None where it wins
         nothing, or cannot be afforded.
         """
-        plan = self._affordable_plan(entry.dirty, self.segments.wanted, may_derive=not divides)
+        wanted = self.segments.wanted
+        moving = self.expectations.moving(entry.dirty)
+        plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=not divides)
         if plan is None:
             budget = f"the budget of {self.budget_bytes} bytes"
             entry.settle("whole", f"its saved values do not fit {budget}")
@@ -189,7 +191,7 @@ class Planner(Learner):
         return plan
 
     def _affordable_plan(
-        self, dirty: int, wanted: Iterable[Var], *, may_derive: bool
+        self, dirty: int, wanted: Iterable[Var], moving: int, *, may_derive: bool
     ) -> Plan | None:
         """A plan for a dirty set whose loads, with the wanted values and in all their copies, fit the
         budget; of values that the program has, unless others may be derived.
@@ -203,7 +205,7 @@ class Planner(Learner):
                 prices=Prices(load_price, self.race.run_price),
                 may_factor=may_factor,
                 may_derive=may_derive,
-                moving=self.expectations.moving(dirty),
+                moving=moving,
             )
             if copied_bytes({*known, *plan.loads}) <= self.budget_bytes:
                 return plan
@@ -243,7 +245,8 @@ class Planner(Learner):
         seen = dict.fromkeys((*self.expectations.kinds, *self.entries))
         others = [dirty for dirty in seen if dirty != entry.dirty and dirty & full != full]
         for dirty in others[-NUM_COMPANIONS:]:
-            plan = self._affordable_plan(dirty, wanted, may_derive=may_derive)
+            # As if all moved: a matrix serves others as it is.
+            plan = self._affordable_plan(dirty, wanted, -1, may_derive=may_derive)
             wanted.update(dict.fromkeys(() if plan is None else plan.base_loads))
         return list(wanted)
 
