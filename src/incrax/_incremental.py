@@ -317,7 +317,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
         self._stats.saved_bytes = sum(traced.saved_bytes for traced in self._traces.all())
         verdict = self._traces.verdict
         self._stats.verdict = "" if verdict is None else verdict.sentence
-        self._stats.gained_s = math.nan if verdict is None else verdict.ahead_s
+        self._stats._gained_s = math.nan if verdict is None else verdict.ahead_s
         return self._stats
 
     def _catch_up(self) -> None:

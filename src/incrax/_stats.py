@@ -59,10 +59,14 @@ class Stats(Counters):
     """Whether saving has been worth it, in a sentence; no counter, so that `as_dict` leaves it out.
     """
 
-    gained_s = math.nan
-    """By how many seconds all calls were faster than with `jax.jit`, planning and compiling included;
-    below 0: slower. NaN where nobody takes times, or not yet. No counter either.
-    """
+    _gained_s = math.nan
+
+    @property
+    def gained_s(self) -> float:
+        """By how many seconds all calls were faster than with `jax.jit`, planning and compiling included;
+        below 0: slower. NaN where nobody takes times, or not yet. No counter either.
+        """
+        return self._gained_s
 
     def summary(self) -> str:
         """The verdict, if there is one."""

@@ -135,7 +135,7 @@ QUOTED = {
         ("sweeps", "sweep over 100 groups of 1,000", JIT),
         ("sweeps", "sweep over 1,000 groups of 80", JIT),
     ],
-    ("docs/sampling.md", "the two are close: sweeps gave"): [
+    ("docs/sampling.md", "(40,000 homes), too: sweeps gave"): [
         ("posterior", "incrax", "effective samples a second"),
         ("posterior", "NumPyro, NUTS", "effective samples a second"),
         ("posterior", "incrax", "all in"),
