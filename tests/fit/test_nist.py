@@ -72,7 +72,9 @@ def test_step_by_step_a_fit_ends_where_one_program_does(name):
     )
     assert found.is_converged
     assert nist.digits(found.values, problem.params) >= 8
-    assert abs(found.num_jacobians - whole.num_jacobians) <= 3
+    assert found.value == pytest.approx(whole.value, rel=1e-12)
+    # The last steps are among rounding errors, where each program goes a way of its own.
+    assert found.num_jacobians <= 2 * whole.num_jacobians
     assert len(seen) == found.num_steps
 
 
