@@ -724,9 +724,10 @@ def array_aval(shape: Sequence[int], dtype: Any) -> Any:
     return _core.ShapedArray(tuple(shape), np.dtype(dtype))
 
 
-def as_weak(x: Any) -> Any:
-    """The value with a weak type, as one that a Python scalar became has."""
-    return _lax._convert_element_type(x, x.dtype, weak_type=True)
+def with_weak_type(x: Any, is_weak: bool) -> Any:
+    """The value, of weak type, as one that a Python scalar became has, or not."""
+    is_other = is_weak != getattr(jax.typeof(x), "weak_type", False)
+    return _lax._convert_element_type(x, x.dtype, weak_type=is_weak) if is_other else x
 
 
 def as_strong(x: Any) -> jax.Array:
@@ -737,9 +738,7 @@ def as_strong(x: Any) -> jax.Array:
 
 def typed_as(x: Any, aval: Any) -> Any:
     """The value, of weak type where a type is weak."""
-    is_weak = getattr(aval, "weak_type", False)
-    is_other = is_weak != getattr(jax.typeof(x), "weak_type", False)
-    return _lax._convert_element_type(x, x.dtype, weak_type=is_weak) if is_other else x
+    return with_weak_type(x, getattr(aval, "weak_type", False))
 
 
 def as_value(atom: Atom, env: dict[Var, Any]) -> Any:

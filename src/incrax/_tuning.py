@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
@@ -32,6 +32,12 @@ GONE = {
 def is_disabled() -> bool:
     """Whether the user turned the engine off by `INCRAX_DISABLE=1`."""
     return os.environ.get("INCRAX_DISABLE") == "1"
+
+
+def differing(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """The options that differ from their defaults, as a call has them."""
+    given = [f"{name}={value!r}" for name, value in options.items() if value != defaults[name]]
+    return ", ".join(given)
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,9 +113,9 @@ class Tuning:
 
     def __repr__(self) -> str:
         """What differs from the defaults."""
-        values = [(each, getattr(self, each.name)) for each in fields(self)]
-        given = [f"{each.name}={value!r}" for each, value in values if value != each.default]
-        return f"Tuning({', '.join(given)})"
+        return (
+            f"Tuning({differing(vars(self), {each.name: each.default for each in fields(self)})})"
+        )
 
 
 Tuning.__signature__ = inspect.signature(Tuning.__init__.__get__(object()))

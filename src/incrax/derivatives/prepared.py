@@ -423,8 +423,9 @@ class Flat:
 
     def _number(self, value: Any) -> float:
         """A scalar, whose type is lost on the way."""
-        self.value_dtype = np.asarray(value).dtype
-        return float(value)
+        number = np.asarray(value)
+        self.value_dtype = number.dtype
+        return float(number)
 
     def _checked(self, x: Any) -> np.ndarray:
         x = np.asarray(x)

@@ -264,8 +264,7 @@ class Step:
         return state, self._result(outputs, are_weak)
 
     def _result(self, outputs: Values, are_weak: Sequence[bool]) -> Any:
-        pairs = zip(outputs, are_weak, strict=True)
-        out = [_jax.as_weak(x) if is_weak else x for x, is_weak in pairs]
+        out = list(map(_jax.with_weak_type, outputs, are_weak))
         return jax.tree.unflatten(self._out_tree, out)
 
     def _stepped(

@@ -21,7 +21,7 @@ from incrax._names import groups_in, name_of
 from incrax._program import Function, Results, Values
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
-from incrax._tuning import Tuning
+from incrax._tuning import Tuning, differing
 from incrax.engine.call.analysis import (
     RULE_KEEPING_PASSES,
     Analysis,
@@ -62,13 +62,12 @@ class Options(NamedTuple):
 
     def __str__(self) -> str:
         """What differs from the defaults, as `incremental` takes it."""
-        default = Options()
-        given = ["policy='exact'"] if self.is_exact else []
-        for name in self._fields[1:]:
-            value = getattr(self, name)
-            if value != getattr(default, name):
-                given.append(f"{name}={value!r}")
-        return ", ".join(given)
+        return differing(self._named(), Options()._named())
+
+    def _named(self) -> dict[str, Any]:
+        """The options as users name them."""
+        options = self._asdict()
+        return {"policy": "exact" if options.pop("is_exact") else "fast", **options}
 
     def limits(self, num_parts: int) -> Limits:
         """What the store may keep, found out when it is needed: asking for free memory starts JAX's
