@@ -151,7 +151,7 @@ def test_a_start_keeps_what_it_does_not_reach():
 def test_terms_of_integers_that_wrap_are_not_widened_one_by_one():
     """5 - 2 is 5 + 254 modulo 256, and no longer as a number of 64 bits."""
     fun = lambda x: jnp.sum(x - jnp.roll(x, 1)) * 1.0
-    x = jnp.asarray(RNG.integers(0, 100, NUM), jnp.uint8)
+    x = jnp.asarray(np.random.default_rng(1).integers(0, 100, NUM), jnp.uint8)
     state, sites = incrax.incremental(fun).sites(x, moves=["x[*]"])
     is_first = sites.colours(state, ["x"]) == 0
     new = jnp.where(is_first, x + 71, x)
