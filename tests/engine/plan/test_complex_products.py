@@ -79,6 +79,11 @@ LEFT = {
     "two matrices": (ein("jk,kn->jn"), numbers(3, 4), numbers(4, LONG)),
     "axes apart": (ein("kn,kcn->c"), numbers(4, LONG), numbers(4, 2, LONG)),
     "batches": (ein("ck,ckn->cn"), numbers(2, 4), numbers(2, 4, LONG)),
+    "summed in more digits": (
+        functools.partial(jnp.matmul, preferred_element_type=np.complex128),
+        np.complex64(numbers(4)),
+        np.complex64(numbers(4, LONG)),
+    ),
     "read by others": (lambda v, a: (v @ a, jnp.abs(a)), numbers(4), numbers(4, LONG)),
     "returned": (lambda v, a: (v @ a, a), numbers(4), numbers(4, LONG)),
     "two vectors": (lambda v, a: jnp.sum(v * a), numbers(4 * LONG), numbers(4 * LONG)),

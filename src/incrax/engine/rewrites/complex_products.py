@@ -67,7 +67,7 @@ def in_real_arithmetic(
 
 def _product(eqn: Equation, is_steady: Callable[[Var], bool]) -> _Product | None:
     """What an equation multiplies, if that is such a product."""
-    if eqn.primitive.name != "dot_general":
+    if eqn.primitive.name != "dot_general" or not _is_of_one_complex_type(eqn):
         return None
     summed, _ = eqn.params["dimension_numbers"]
     for place, matrix in enumerate(eqn.invars):
@@ -81,7 +81,7 @@ def _product(eqn: Equation, is_steady: Callable[[Var], bool]) -> _Product | None
         is_last = axes == list(range(rank - len(own), rank))
         is_apart = (is_first or is_last) and 0 < len(own) < rank
         is_vector = len(other) == len(shape_of(vector))  # so that there are no batches
-        if is_apart and is_vector and _is_complex(vector) and _is_complex(matrix):
+        if is_apart and is_vector:
             if _jax.aval_size(matrix.aval) < MIN_SIZE or not is_steady(matrix):
                 return None
             order = tuple(other[own.index(axis)] for axis in axes)
@@ -90,8 +90,10 @@ def _product(eqn: Equation, is_steady: Callable[[Var], bool]) -> _Product | None
     return None
 
 
-def _is_complex(var: Var) -> bool:
-    return jnp.issubdtype(var.aval.dtype, jnp.complexfloating)
+def _is_of_one_complex_type(eqn: Equation) -> bool:
+    """Whether operands and result are: else numbers would have to be summed in more digits."""
+    first, *others = [x.aval.dtype for x in (*eqn.outvars, *eqn.invars)]
+    return jnp.issubdtype(first, jnp.complexfloating) and all(each == first for each in others)
 
 
 def _split(matrix: Any, num_row_axes: int) -> Any:
