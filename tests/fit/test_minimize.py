@@ -227,14 +227,15 @@ def test_minuit_needs_one_program_for_values_and_gradients():
 
 
 @pytest.mark.parametrize(
-    ("timed", "num_values", "num_alone"),
-    [(True, 0, 5), (True, 5, 16), (False, 0, 0), (False, 5, 0)],
+    ("timed", "num_values", "num_asked_alone", "num_alone"),
+    [(True, 0, 0, 5), (True, 5, 6, 7), (False, 0, 0, 0), (False, 5, 0, 0)],
 )
 def test_values_get_a_program_where_gradients_for_nobody_take_as_long(
-    monkeypatch, timed, num_values, num_alone
+    monkeypatch, timed, num_values, num_asked_alone, num_alone
 ):
     """By a clock on which an evaluation takes a second, the first one four, and the second one, as
-    it plans, sixty: by a guess of how many values are needed, or after three.
+    it plans, sixty: by a guess of how many values are needed, which six points with gradients
+    refute, or after three.
     """
     roles = {"x": "data", "y": "data"}
     fun = incrax.incremental(loss, tuning=incrax.Tuning(timed=timed))
@@ -242,7 +243,7 @@ def test_values_get_a_program_where_gradients_for_nobody_take_as_long(
     seconds = iter(np.cumsum([0, 4, 0, 60] + [0, 1] * 500).tolist())
     monkeypatch.setattr(fit.task, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     one = fit.task.CountedTask(fit.make_task(model, ()))
-    one.num_values = num_values
+    one.expect_values(num_values) if num_values else None
     for k in range(4):
         one.value_of_step(np.array([1.4, 0.3, 1 + 0.01 * k]))
         one.gradient(np.array([1.4, 0.3, 1 + 0.01 * k]))
@@ -250,13 +251,14 @@ def test_values_get_a_program_where_gradients_for_nobody_take_as_long(
     for point in points:
         assert one.value_of_step(point) == pytest.approx(of_vector(point))
         one.gradient(point)
+    assert one.counts == fit.Counts(values=num_asked_alone, gradients=12)
     for point in points:
         assert one.value_of_step(point + 0.5) == pytest.approx(of_vector(point + 0.5))
-    num_both = 12 + (0 if num_values and timed else 8 - num_alone)
-    assert one.counts == fit.Counts(values=num_alone, gradients=num_both)
-    # The next search of the model knows.
+    assert one.counts.values == num_asked_alone + num_alone
+    assert one.counts.gradients == 12 + 8 - num_alone
+    # The next search of the model knows that values have a program.
     other = fit.task.CountedTask(fit.make_task(model, ()))
-    other.num_values = num_values
+    other.expect_values(1)
     other.value_of_step(points[0])
     assert other.counts.values == timed
 

@@ -39,7 +39,7 @@ def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
     start = counted.task.x
     gradient = counted.gradient if with_gradient else False
     # Three for each first step, and two for each of some n + 5 line searches.
-    counted.num_values = 5 * start.size + 10
+    counted.expect_values(5 * start.size + 10)
     minuit = _minuit(counted, start, settings.errordef, hessian, gradient)
     minuit.strategy = strategy
     if settings.tolerance is not None:

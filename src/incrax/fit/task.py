@@ -244,6 +244,10 @@ LEAST_COMPILE_S = 0.25
 """No program that takes XLA less is worth a thought."""
 NUM_TIMED = 3
 """Evaluations from which on the fastest tells what one takes."""
+GRADIENT_SHARE = 0.6
+"""Of an evaluation of value and gradient, what the gradient takes."""
+NUM_LATEST = 8
+"""Values of steps that tell how many gradients a search asks for."""
 
 
 class ValueAt(NamedTuple):
@@ -264,6 +268,9 @@ class Ahead:
     the value alone compiles in some 0.4 of what that of both takes. It is made where the first will
     be more than the second, by a guess of how many there will be, or was so far: by that alone, a
     search that ends soon after would pay for both.
+
+    Searches share programs, not habits: whether a value is evaluated alone once that program is
+    worth it, each of them decides; see `CountedTask.expect_values`.
     """
 
     is_timed: bool
@@ -276,14 +283,16 @@ class Ahead:
     """Of those."""
     unasked_s: float = 0.0
     """Of evaluations whose gradients nobody asked for."""
+    has_value_program: bool = False
+    """Whether values were evaluated alone: the next one need not pay for that program."""
 
     def is_dear(self, num_values: int) -> bool:
-        """Whether values had better be evaluated alone, of which so many are expected without a
-        gradient.
-        """
+        """Whether gradients for nobody are, where so many values are expected without one."""
+        if self.has_value_program:
+            return True
         # The first of them pay for planning, some ten times what they take later.
         expected_s = num_values * self.least_s if self.num_timed >= NUM_TIMED else 0.0
-        gradients_s = 0.6 * max(self.unasked_s, expected_s)
+        gradients_s = GRADIENT_SHARE * max(self.unasked_s, expected_s)
         return self.is_timed and gradients_s > max(0.4 * self.first_s, LEAST_COMPILE_S)
 
     def note(self, seconds: float) -> float:
@@ -332,8 +341,16 @@ class CountedTask:
         self._second: Any = 0.0
         self._known: dict[bytes, ValueAt] = {}
         self._ahead = _ahead_of(self.task)
-        self.num_values: int = 0
-        """Points, at a guess, of which a method wants the value alone."""
+        self._num_values: int = 0
+        self._share_asked: float = 1.0
+        """Of the latest values of steps, those whose gradients were asked for."""
+
+    def expect_values(self, num: int) -> None:
+        """Of so many points, at a guess, the method will want the value alone, as long as what it
+        asks for does not say otherwise.
+        """
+        self._num_values = num
+        self._share_asked = 0.0
 
     @property
     def work(self) -> Work:
@@ -352,7 +369,12 @@ class CountedTask:
     def value_of_step(self, x: Any) -> float:
         """The value at a vector, where the gradient may be asked for next; see `Ahead`."""
         x = np.array(x, np.float64)
-        if x.tobytes() in self._known or self._ahead.is_dear(self.num_values):
+        if x.tobytes() in self._known:
+            return self.value(x)
+        self._share_asked *= 1 - 1 / NUM_LATEST
+        # With a share s of gradients asked for, alone takes 1 - g + s, and both 1.
+        if self._share_asked < GRADIENT_SHARE and self._ahead.is_dear(self._num_values):
+            self._ahead.has_value_program = True
             return self.value(x)
         self._count("gradients")
         start_s = time.perf_counter()
@@ -365,6 +387,8 @@ class CountedTask:
         x = np.array(x, np.float64)
         key = x.tobytes()
         value, gradient, ahead_s = self._known.get(key, ValueAt(0.0))
+        if key in self._known and (gradient is None or ahead_s):
+            self._share_asked += 1 / NUM_LATEST
         if gradient is None:
             self._count("gradients")
             value, gradient = self._evaluated(self._flat.value_and_gradient, x)
