@@ -2,9 +2,9 @@
 
     v A = (a + b i) (R + I i) = (a R - b I) + (a I + b R) i
 
-[R I], as many bytes as A, is loaded in its place, and twice multiplied with. XLA on CPU multiplies by
-real matrices two to three times as fast: 20 couplings and the amplitudes of 200,000 events take 3
-in place of 8 ms.
+The rows of R and I, as many bytes as A, are loaded in its place. XLA on CPU multiplies by real
+matrices two to three times as fast: 20 couplings and the amplitudes of 200,000 events take 2.2 in
+place of 8 ms.
 
 In: the equations that a change reaches. Out: others, with the same results up to rounding.
 """
@@ -106,22 +106,27 @@ def _split(matrix: Any, num_row_axes: int) -> Any:
 def _multiplied(eqn: Equation, product: _Product) -> Callable[[Any, Any], Any]:
     """The result of an equation, of its vector and of the parts of its matrix."""
     (result,) = eqn.outvars
-
-    def times(vector: Any, parts: Any) -> list[Any]:
-        """The sums of a real vector times both parts."""
-        rows, _, columns = parts.shape
-        precision = eqn.params["precision"]
-        if product.sums_rows:
-            sums = jnp.matmul(vector, parts.reshape(rows, 2 * columns), precision=precision)
-            return list(sums.reshape(2, columns))
-        sums = jnp.matmul(parts.reshape(2 * rows, columns), vector, precision=precision)
-        return list(sums.reshape(rows, 2).T)
+    times = functools.partial(jnp.matmul, precision=eqn.params["precision"])
 
     def multiplied(vector: Any, parts: Any) -> Any:
+        rows, _, columns = parts.shape
+        parts = parts.reshape(2 * rows, columns)
         with _jax.at_source_of(eqn):
             vector = jnp.transpose(vector, product.order).ravel()
-            by_real, by_imag = times(jnp.real(vector), parts), times(jnp.imag(vector), parts)
-            real, imag = by_real[0] - by_imag[1], by_real[1] + by_imag[0]
+            a, b = jnp.real(vector), jnp.imag(vector)
+            if product.sums_rows:
+                real, imag = times(_interleaved(a, b), parts)
+            else:
+                # As one product with both, it would take a fifth longer.
+                by_a, by_b = (times(parts, x).reshape(rows, 2).T for x in (a, b))
+                real, imag = by_a[0] - by_b[1], by_a[1] + by_b[0]
             return lax.complex(real, imag).reshape(result.aval.shape)
 
     return multiplied
+
+
+def _interleaved(a: Any, b: Any) -> Any:
+    """The matrix by which the rows R0, I0, R1, I1, ... are multiplied: both results in one pass."""
+    of_real = jnp.stack([a, -b], axis=1).ravel()
+    of_imag = jnp.stack([b, a], axis=1).ravel()
+    return jnp.stack([of_real, of_imag])
