@@ -319,6 +319,19 @@ def test_every_option_of_a_command_is_on_the_page_on_commands(name):
     } - {"--compare"} == set()
 
 
+def test_the_page_on_logs_has_lines_and_functions_that_there_are():
+    page = (DOCS / "logging.md").read_text(encoding="utf-8")
+    files = {path: path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")}
+    cells = re.findall(r"^\| (.+?) \| (?:DEBUG|INFO|WARNING) \|", page, re.MULTILINE)
+    lines = [part for cell in cells for part in re.split(r"`(?:, `)?| ?\.\.\. ?", cell) if part]
+    assert len(lines) > 10
+    assert [line for line in lines if not any(line in text for text in files.values())] == []
+    functions = re.findall(r"`(\w+\.py): (\w+)`", page)
+    assert len(functions) == 2
+    for file, name in functions:
+        assert any(path.name == file and f"def {name}(" in text for path, text in files.items())
+
+
 def test_every_file_that_the_guide_for_contributors_names_exists():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = re.findall(r"`((?:src|tests|docs|scripts|\.ci)/[\w./]+)`", page)

@@ -203,6 +203,13 @@ def test_static_arguments_of_a_guarded_function_have_our_name():
         incrax.guarded(static_argnames="b")
 
 
+def test_static_and_donated_arguments_of_a_step_by_what_it_has():
+    with refused("Write `structured(functools.partial(step, ...))`"):
+        incrax.structured(product, static_argnames="b")
+    with refused("Write `donate_argnums=`"):
+        incrax.structured(product, donate_argnames="a")
+
+
 def test_decorators_say_it_as_well():
     with refused("nothing is donated"):
         incrax.incremental(donate_argnums=0)

@@ -1163,7 +1163,7 @@ def test_a_length_of_more_rows_than_there_are():
     text = (
         "`scan` was asked for 9 rows or turns, and there is room for 5. Rows are never dropped "
         "silently. Pass arrays "
-        "with more rows, or a larger `capacity=`."
+        "with more rows, or a larger `capacity=`; of `while_loop`, a larger `max_steps=`."
     )
     check_text(incrax.errors.CapacityError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, 9)
 

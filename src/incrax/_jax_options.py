@@ -57,6 +57,7 @@ ADVICE = {
 }
 """What to write, by JAX's name of an option."""
 
+_ONE_FOR_EACH = "Write `structured(functools.partial(step, ...))`, one for each static value"
 _DIFFERENTIATE = "Write `incrax.value_and_grad(f, {name}={value})`, or `incrax.grad`"
 ADVICE_OF_ONE = {
     ("incremental", "argnums"): "Write `incrax.grad(f, wrt={value})`",
@@ -65,6 +66,9 @@ ADVICE_OF_ONE = {
     ("guarded", "has_aux"): "Write `guarded(jax.grad(f, has_aux={value}))`",
     ("guarded", "static_argnums"): "Write `static={value}`",
     ("guarded", "static_argnames"): "Write `static={value}`",
+    ("structured", "static_argnums"): _ONE_FOR_EACH,
+    ("structured", "static_argnames"): _ONE_FOR_EACH,
+    ("structured", "donate_argnames"): "Write `donate_argnums=`, by position",
 }
 WENT = {
     ("guarded", "floats"): "Pass the float as `static=`, or compute with `jax.numpy`",

@@ -163,7 +163,7 @@ def place_of_error(error: BaseException) -> str:
         step = step.tb_next
     if found is None:
         return "an unknown place"
-    return ": ".join(_place(found.tb_frame, found.tb_lasti, found.tb_lineno))
+    return ": ".join(filter(None, _place(found.tb_frame, found.tb_lasti, found.tb_lineno)))
 
 
 def caller() -> FrameType | None:

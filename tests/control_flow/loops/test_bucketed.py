@@ -52,7 +52,17 @@ def test_results_have_the_rows_that_count():
 
 def test_a_derivative_by_ragged_rows_has_their_length():
     f = incrax.bucketed(jax.grad(loss, 1, allow_int=True), ragged="xs")
-    close(f(W, XS[:5]), jax.grad(partial(loss, scan=jax.lax.scan), 1)(W, XS[:5]))
+    expected = jax.grad(partial(loss, scan=jax.lax.scan), 1)(W, XS[:5])
+    close(f(W, XS[:5]), expected)
+    ours = incrax.bucketed(incrax.grad(loss, wrt="xs"), ragged="xs")
+    close(ours(W, XS[:5]), expected)
+
+
+def test_numpy_rows_are_filled_without_a_warning_of_digits():
+    with jax.enable_x64(False):
+        filled = incrax.Padded(np.arange(3.0), 2).filled(7.0)
+    assert filled.dtype == np.float32
+    assert filled.tolist() == [0.0, 1.0, 7.0]
 
 
 def test_two_ragged_pytrees_of_different_lengths():

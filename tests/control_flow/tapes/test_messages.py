@@ -36,7 +36,7 @@ def test_a_float_as_a_python_value():
         f"test_messages.py:{line_of(f)}: "
         "float(x). A compiled path holds for one value of what Python read, so that each new float "
         "would be recorded "
-        f"and compiled anew, and no derivative would pass through it. {UNTOUCHED} Compare the "
+        f"and compiled again, and no derivative would pass through it. {UNTOUCHED} Compare the "
         "array itself (`if x > "
         "0:` records only the side), compute with `jax.numpy`, print with `jax.debug.print`; or "
         "pass the float as `static=` if it takes few values."
@@ -140,6 +140,15 @@ def test_a_branch_where_no_value_is_known():
         "`guarded(jax.grad(f))`, and a loop "
         "over rows instead of `vmap`."
     )
+
+
+def test_a_branch_of_code_without_a_file_is_named_by_its_line():
+    namespace = {}
+    exec(compile("def typed(x):\n    return x if x > 0 else -x", "typed.py", "exec"), namespace)
+    text = text_of(
+        incrax.errors.PythonBranchError, jax.jit(incrax.guarded(namespace["typed"])), 2.0
+    )
+    assert "Python asks for one: typed.py:2. Which path" in text
 
 
 def test_a_branch_in_a_part_that_jax_traces():

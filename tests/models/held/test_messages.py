@@ -94,8 +94,9 @@ def test_leaves_of_other_lengths():
 def test_rows_that_are_not_there(kept, rows, seen):
     text = (
         f"`kept.{{}}` got {seen} as numbers of rows; there are rows 0 to 5. This is usually a "
-        "batch of another data set, or a mask. Nothing was evaluated or accumulated. Pass an array "
-        "of integers from 0, of a mask `np.flatnonzero(mask)`."
+        "batch of another data set, a mask, or a list of arrays of different shapes. Nothing was "
+        "evaluated or accumulated. Pass an array of integers from 0, of a mask "
+        "`np.flatnonzero(mask)`."
     )
     check_text(incrax.errors.RowsError, text.format("rows"), kept.rows, rows)
     check_text(incrax.errors.RowsError, text.format("add"), kept.add, rows, np.ones(1))
@@ -117,8 +118,9 @@ def test_batches_of_rows_that_are_not_there(batches, seen):
     epoch = incrax.hold(encoder).value_and_grad(jnp.sum)
     text = (
         f"`value_and_grad` got {seen} as numbers of rows; there are rows 0 to 5. This is usually a "
-        "batch of another data set, or a mask. Nothing was evaluated or accumulated. Pass an array "
-        "of integers from 0, of a mask `np.flatnonzero(mask)`."
+        "batch of another data set, a mask, or a list of arrays of different shapes. Nothing was "
+        "evaluated or accumulated. Pass an array of integers from 0, of a mask "
+        "`np.flatnonzero(mask)`."
     )
     check_text(incrax.errors.RowsError, text, epoch, PARAMS, X, batches)
     check_text(

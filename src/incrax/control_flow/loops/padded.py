@@ -157,7 +157,8 @@ def check_room(name: str, num: Any, capacity: int) -> None:
     if int(num) > capacity:
         raise CapacityError(
             f"`{name}` was asked for {int(num)} rows or turns, and there is room for {capacity}. "
-            "Rows are never dropped silently. Pass arrays with more rows, or a larger `capacity=`."
+            "Rows are never dropped silently. Pass arrays with more rows, or a larger `capacity=`; "
+            "of `while_loop`, a larger `max_steps=`."
         )
 
 
@@ -253,6 +254,7 @@ class Padded:
 
 
 def _filled(x: Any, mask: Any, value: Any) -> Any:
+    x = jnp.asarray(x)
     rows = lax.broadcast_in_dim(mask, x.shape, (0,))
     return lax.select(rows, x, jnp.full(x.shape, value, x.dtype))
 
@@ -315,7 +317,8 @@ def exact(results: Any, lengths: Lengths) -> Any:
 def _exact(x: Any, lengths: Lengths) -> Any:
     if not isinstance(x, Padded) or is_traced(x.length) or np.ndim(x.length):
         return x
-    if getattr(x.length, "dtype", None) != jax.dtypes.float0:
+    # In place of the derivative by an integer, JAX has float0 and incrax None.
+    if x.length is not None and getattr(x.length, "dtype", None) != jax.dtypes.float0:
         return x.exact()
     return Padded(x.values, lengths[x._source]).exact() if x._source in lengths else x
 

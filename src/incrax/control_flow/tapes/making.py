@@ -119,7 +119,7 @@ def make_path(
         raise FloatGuardError(
             f"`guarded({subject.name})` saw floats turned into Python or NumPy values, or text: "
             f"{'; '.join(dict.fromkeys(floats))}. A compiled path holds for one value of what "
-            "Python read, so that each new float would be recorded and compiled anew, and no "
+            "Python read, so that each new float would be recorded and compiled again, and no "
             f"derivative would pass through it. {_UNTOUCHED} Compare the array itself "
             "(`if x > 0:` records only the side), compute with `jax.numpy`, print with "
             "`jax.debug.print`; or pass the float as `static=` if it takes few values."

@@ -371,8 +371,9 @@ def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
     """Numbers of rows that are not there."""
     return RowsError(
         f"`{method}` got {seen} as numbers of rows; there are rows 0 to {num_rows - 1}. This is "
-        "usually a batch of another data set, or a mask. Nothing was evaluated or accumulated. "
-        "Pass an array of integers from 0, of a mask `np.flatnonzero(mask)`."
+        "usually a batch of another data set, a mask, or a list of arrays of different shapes. "
+        "Nothing was evaluated or accumulated. Pass an array of integers from 0, of a mask "
+        "`np.flatnonzero(mask)`."
     )
 
 
