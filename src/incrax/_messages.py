@@ -221,6 +221,14 @@ def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
     )
 
 
+def unmoved_input(name: str) -> UnknownInputError:
+    """A path of an input that the sites of a function hold fixed."""
+    return UnknownInputError(
+        f"`{name}` is an input that `moves` did not name, and these stay. Nothing was evaluated. Name "
+        "it in `f.sites(..., moves=[...])` as well."
+    )
+
+
 def ambiguous_input(name: str, found: Sequence[str]) -> AmbiguousInputError:
     """A short name that several inputs have."""
     return AmbiguousInputError(
