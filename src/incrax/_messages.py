@@ -45,9 +45,10 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str], otherwise: str = "") -> str:
-    """The known name, or the word in one, that is most like another."""
+    """The known name that has this word, or the name, or word in one, that is most like it."""
     words = [*known, *re.findall(r"\w+", " ".join(known))]
-    found = difflib.get_close_matches(name, words, 1)
+    having = [path for path in known if name in re.findall(r"\w+", path)]
+    found = having or difflib.get_close_matches(name, words, 1)
     return f" Did you mean `{found[0]}`?" if found else otherwise
 
 

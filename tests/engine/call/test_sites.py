@@ -453,6 +453,8 @@ def test_bad_input():
         sites.look(state, {"p['scale']": 1.0})
     with pytest.raises(UnknownInputError, match=r"names no input .* are: p\['theta'\]"):
         sites.look(state, {"p['thet']": 1.0})
+    with pytest.raises(UnknownInputError, match=r"Did you mean `p\['theta'\]`\?"):
+        sites.look(state, {"theta": 1.0})
     with pytest.raises(UnknownInputError):
         sites.start({"p['scale']": 1.0}, state)
     with pytest.raises(UnknownInputError):
