@@ -625,7 +625,7 @@ def test_reports_have_no_options(method):
         check_text(TypeError, text, getattr(f, method), verbose=True)
 
 
-@pytest.mark.parametrize("mu", [None, "1.5"])
+@pytest.mark.parametrize("mu", [None, "1.5", jax.ShapeDtypeStruct((), float)], ids=type)
 def test_an_error_inside_says_which_inputs_are_no_arrays(mu):
     params = {"mu": mu, "scale": X}
     bound = incrax.bind(loss, params=params, x=X)

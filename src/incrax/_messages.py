@@ -45,9 +45,10 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str], otherwise: str = "") -> str:
-    """The known name, or the word in one, that is most like another."""
+    """The known name that has this word, or the name, or word in one, that is most like it."""
     words = [*known, *re.findall(r"\w+", " ".join(known))]
-    found = difflib.get_close_matches(name, words, 1)
+    having = [path for path in known if name in re.findall(r"\w+", path)]
+    found = having or difflib.get_close_matches(name, words, 1)
     return f" Did you mean `{found[0]}`?" if found else otherwise
 
 
@@ -218,6 +219,14 @@ def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
         "`explain()` prints it, "
         "a prefix of one (all leaves below it), or `path[i]` for an element of a small array."
         f"{did_you_mean(name, known)}"
+    )
+
+
+def unmoved_input(name: str) -> UnknownInputError:
+    """A path of an input that the sites of a function hold fixed."""
+    return UnknownInputError(
+        f"`{name}` is an input that `moves` did not name, and these stay. Nothing was evaluated. Name "
+        "it in `f.sites(..., moves=[...])` as well."
     )
 
 

@@ -94,10 +94,14 @@ def test_a_function_that_is_made_anew(log):
     )
 
 
-def test_nested_otherwise():
+def test_nested_or_passed_by_name_otherwise():
     fun = lambda tree: tree
-    first, second = (make_signature(fun, (tree,), {}) for tree in ((1.0,), [1.0]))
-    assert differences(first, second) == {"the arguments": "are nested otherwise"}
+    first, *others = (
+        make_signature(fun, args, kwargs)
+        for args, kwargs in ((((1.0,),), {}), (([1.0],), {}), ((), {"tree": (1.0,)}))
+    )
+    text = {"the arguments": "are nested, or passed by name, otherwise"}
+    assert [differences(first, other) for other in others] == [text, text]
 
 
 def test_another_configuration_is_a_reason(log):

@@ -46,6 +46,8 @@ def test_steps_are_compiled_for_the_structure_of_their_data():
     m = incrax.bind(fun, w=1.0, d={"x": X}, roles={"d": "data"})
     step = m.training(optax.sgd(0.0))
     assert (step(d={"x": X}), step({"d": {"y": X}})) == (6.0, 600.0)
+    with pytest.raises(TypeError, match="must be a mapping of names to values"):
+        step(X)  # a batch has a name
 
 
 def test_optimisers_see_names():

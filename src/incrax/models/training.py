@@ -63,8 +63,8 @@ class Training:
             And what `Bound.set` raises.
         """
         inputs = self._inputs
-        if values or named:
-            inputs.set(as_given(values, named))
+        if new := as_given(values, named):
+            inputs.set(new)
         self._check_roles()
         given = inputs.values
         frame, leaves = framed(inputs.names.treedef, given, list(map(is_dynamic, given)))

@@ -73,7 +73,7 @@ def test_a_part_is_what_its_row_adds(case):
     at = start()
     path = f"p['{name}']"
     state, sites = incrax.incremental(fun).sites(at, moves=[f"{path}[*]", "p['s']", "p['b'][*]"])
-    assert not sites.colours(state, [path]).any()
+    assert not sites.colours(state, path).any()
     new = at[name] + 0.3
     gains = jax.jit(lambda state, x: sites.parts(state, {path: x}))(state, new) - sites.parts(
         state, {path: at[name]}

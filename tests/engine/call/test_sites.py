@@ -449,8 +449,12 @@ def test_bad_input():
     with pytest.raises(StepTypeError, match=r"shape \(0, 3\), which has no rows"):
         incrax.incremental(jnp.sum).sites(np.zeros((0, 3)), moves=["a[*]"])
     state, sites = f.sites(start(), moves=["p['theta'][*]"])
-    with pytest.raises(UnknownInputError):
+    with pytest.raises(UnknownInputError, match=r"an input that `moves` did not name"):
         sites.look(state, {"p['scale']": 1.0})
+    with pytest.raises(UnknownInputError, match=r"names no input .* are: p\['theta'\]"):
+        sites.look(state, {"p['thet']": 1.0})
+    with pytest.raises(UnknownInputError, match=r"Did you mean `p\['theta'\]`\?"):
+        sites.look(state, {"theta": 1.0})
     with pytest.raises(UnknownInputError):
         sites.start({"p['scale']": 1.0}, state)
     with pytest.raises(UnknownInputError):

@@ -185,7 +185,7 @@ def _note_statics(error: Exception, fun: Function, args: Args, kwargs: Kwargs) -
     statics = [
         f"`{leaf_path(names, path)}` of type {type(x).__name__}"
         for path, x in leaves
-        if not (is_dynamic(x) or hasattr(x, "dtype"))
+        if not is_dynamic(x)
     ]
     if statics:
         error.add_note(

@@ -26,7 +26,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Var, as_strong
-from incrax._messages import unknown_input
+from incrax._messages import unknown_input, unmoved_input
 from incrax._program import Env, Results, Values, read_vars, type_of
 from incrax.engine.call.origin import StateOrigin, origin_of
 from incrax.engine.call.row_parts import RowParts
@@ -96,7 +96,7 @@ class SiteProgram:
         """
         names = [self.paths[leaf] for leaf in self.moving]
         if path not in names:
-            raise unknown_input(path, names)
+            raise unmoved_input(path) if path in self.paths else unknown_input(path, names)
         return self.moving[names.index(path)]
 
     def keep(self, variables: Iterable[Var]) -> None:

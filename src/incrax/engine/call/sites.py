@@ -33,6 +33,7 @@ from jax.custom_batching import custom_vmap
 
 from incrax import _jax
 from incrax._messages import checked_count, no_parts, no_sites, wrong_site
+from incrax._names import names_in
 from incrax._program import Env, Values, type_of
 from incrax.engine.call.origin import StateOrigin
 from incrax.engine.call.pure_flags import boolean
@@ -349,19 +350,20 @@ class Sites:
         except NotByRowsError as error:
             raise NotByRowsError(no_parts(list(rows))) from error
 
-    def colours(self, state: SitesState, paths: Sequence[str]) -> np.ndarray | None:
+    def colours(self, state: SitesState, paths: str | Sequence[str]) -> np.ndarray | None:
         """A colour for each row of some inputs, such that rows of one colour do not interact, as on
         a chessboard, shape (number of rows,): all may move at once, each by its own part. None where
         nothing is known, or it takes over 16; all are 0 where no row interacts with another.
 
         Raises:
             UnknownInputError: a path names no input that moves.
+            TypeError: a path is no text.
 
         Cost: a trace, and some microseconds for each row; once.
         """
         program = self._program
         known = program.colours
-        key = tuple(map(program.number, paths))
+        key = tuple(map(program.number, names_in("colours(paths)", paths)))
         if key in known:
             return known[key]
         known[key] = None

@@ -274,7 +274,7 @@ def differences(signature: Signature, other: Signature) -> dict[str, str]:
         old = set(other.paths)
         added = {f"`{path}`": "is new" for path in signature.paths if path not in old}
         gone = {f"`{path}`": "is gone" for path in other.paths if path not in new}
-        return added | gone or {"the arguments": "are nested otherwise"}
+        return added | gone or {"the arguments": "are nested, or passed by name, otherwise"}
     statics = signature.named_statics
     other_statics = other.named_statics
     found = {}
