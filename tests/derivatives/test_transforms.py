@@ -420,3 +420,13 @@ def test_derivatives_are_named_and_pickled():
     f = incrax.grad(square, wrt="x")
     assert "grad of square" in repr(f)
     same(pickle.loads(pickle.dumps(f))(X), 2.0 * X)
+
+
+def test_what_cannot_depend_on_each_other_has_no_derivative_beside_an_infinite_one():
+    root_sum = lambda x: jnp.sum(jnp.sqrt(x))
+    x = np.linspace(0.0, 1.0, 40)  # the second derivative at 0 is infinite
+    found, of_jax = incrax.hessian(root_sum)(x), jax.hessian(root_sum)(x)
+    assert np.isnan(of_jax[0, 1:]).all()
+    np.testing.assert_array_equal(found[0, 1:], 0.0)
+    np.testing.assert_array_equal(found[1:], of_jax[1:])
+    assert np.isneginf(found[0, 0])

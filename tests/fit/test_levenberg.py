@@ -231,6 +231,17 @@ def test_a_function_that_jumps_ends_and_is_not_said_to_converge():
     assert found.num_steps < 100
 
 
+def test_a_likelihood_that_is_taken_for_one_residual_is_told():
+    likelihood = lambda p, x, y: 1.0 + 0.5 * jnp.sum(decay(p, x, y) ** 2)
+    found = solve(likelihood)
+    assert found.message == (
+        "the function returns one number, of which half the square was minimised; return the "
+        "residuals, each divided by its error, or take `fit.minimize` for a likelihood or a cost"
+    )
+    assert "the function returns one number" in str(found)
+    assert not solve().message
+
+
 @pytest.mark.parametrize("gain_in_turn", [None, 30])
 def test_a_search_that_creeps_has_stalled(gain_in_turn):
     # A derivative twice as large as that of x - 5: half of what a damped step promises is gained, so

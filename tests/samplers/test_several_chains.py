@@ -156,7 +156,7 @@ def three(num_labels=0):
 
 def with_samples(chain, samples):
     names = [name.replace("p['", "").replace("']", "") for name in chain.names]
-    return dataclasses.replace(chain, samples=samples, names=tuple(names))
+    return dataclasses.replace(chain, samples=samples, names=tuple(names), acceptance={})
 
 
 def test_a_chain_that_has_not_converged_says_so_and_which_parameter_is_worst():
@@ -184,6 +184,19 @@ def test_what_never_moved_and_chains_of_three_samples_are_not_doubted():
     stuck = autoregressive(0.0, shape=(4, 2000, 3)) * [1.0, 0.0, 1.0]
     assert with_samples(found, stuck).doubt == ""
     assert with_samples(found, stuck[:, :3]).doubt == ""
+
+
+def test_a_chain_none_of_whose_steps_were_accepted_says_so():
+    density = lambda p: -jnp.sum(p["x"] ** 2) + 1e6 * jnp.sum(p["z"])
+    at = {"x": np.zeros(2), "z": np.ones(2, int)}
+    moves = {"p['x']": samplers.Walk(1e9), "p['z']": samplers.Categorical(2)}
+    chain = samplers.gibbs(density, at, updates=moves, key=0, num_sweeps=5)
+    assert [*chain.acceptance.values()] == [0.0, 0.0]  # of the labels one value is possible
+    assert chain.doubt == (
+        "not converged: no step of `p['x']` was accepted: take shorter steps, or leave the width "
+        "out, so that the warm-up finds it"
+    )
+    assert not dataclasses.replace(chain, samples=chain.samples[:3]).doubt
 
 
 def test_numbers_beside_many_labels_are_all_looked_at():

@@ -48,6 +48,10 @@ from incrax.models.bounds import Box
 
 Function = Callable[..., Any]
 SQUARES = "levenberg_marquardt"
+ONE_RESIDUAL = (
+    "the function returns one number, of which half the square was minimised; return the residuals, "
+    "each divided by its error, or take `fit.minimize` for a likelihood or a cost"
+)
 ROUND = 100
 """Jacobians of a program before the host has a moment, to show progress or to hear Ctrl-C."""
 
@@ -223,7 +227,7 @@ def _result(
     return FitResult(
         status=status,
         method="levenberg-marquardt",
-        message="",
+        message=ONE_RESIDUAL if num_residuals == 1 else "",
         value=end.cost,
         values=np.asarray(found.x)[chosen],
         names=task.names,

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
-from incrax._messages import ambiguous_input, unknown_input, wrong_option
+from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
 from incrax._table import Printable, Table, many
-from incrax.models.names import elements_named
+from incrax.models.names import elements_named, is_within
 from incrax.samplers.density import Density
 from incrax.samplers.diagnostics import (
+    MIN_SWEEPS,
     ess_bulk,
     ess_tail,
     has_arviz,
@@ -224,7 +225,7 @@ class Chain(Printable):
         """Why means and quantiles are not to be trusted yet, by R-hat and the effective sizes of
         the parameters, of many by those that are listed and some 256 of all inputs; empty if they
         are, or where ArviZ is not installed. A chain of less than 4 samples, and a parameter that
-        never moved, have none.
+        never moved, have none; where no step of numbers that are no labels was accepted, it says so.
 
         Source: Vehtari et al., arXiv:1903.08008, section 4.
 
@@ -235,16 +236,22 @@ class Chain(Printable):
             >>> "too few to tell" if not chain.doubt else chain.doubt
             'too few to tell'
         """
+        stuck = self._unmoved()
+        if stuck and self._by_chain.shape[1] >= MIN_SWEEPS:
+            return (
+                f"not converged: no step of {listed(stuck)} was accepted: take shorter steps, or leave "
+                "the width out, so that the warm-up finds it"
+            )
         if not has_arviz():
             return ""
         parts = self._density.ends.parts()
         each = -(-NUM_DOUBTED // len(parts))  # of a mean and a thousand labels, the mean as well
-        listed = np.arange(min(NUM_SHOWN, len(self.names)))
+        shown = np.arange(min(NUM_SHOWN, len(self.names)))
         spread = [
             np.linspace(first, last - 1, min(each, last - first), dtype=int)
             for first, last, _ in parts
         ]
-        chosen = np.unique(np.concatenate([listed, *spread]))
+        chosen = np.unique(np.concatenate([shown, *spread]))
         names = [self.names[k] for k in chosen]
         samples = self._by_chain[..., chosen]
         r_hat = rank_r_hat(samples)
@@ -262,6 +269,13 @@ class Chain(Printable):
             f"effective samples from {size[least]:.0f} on (of {names[least]}; {enough} will do): take "
             "more sweeps, or a sampler that moves all parameters at once, such as NUTS"
         )
+
+    def _unmoved(self) -> list[str]:
+        """Blocks of which no step was accepted; labels that nothing changes may be certain."""
+        typed = zip(self._density.paths, self._density.dtypes, strict=True)
+        numbers = [path for path, dtype in typed if dtype.kind == "f"]
+        still = [name for name, share in self.acceptance.items() if not share]
+        return [name for name in still if any(is_within(name, path) for path in numbers)]
 
 
 # --- random numbers -------------------------------------------------------------------------------

@@ -262,16 +262,18 @@ def plan_dirty(
         facts, load_seconds, dirty, prices.run, reached_saves, outputs, may_reorder=may_derive
     )
     eqns = reached_equations(facts, dirty, targets, reached_saves, may_regroup=may_derive)
+    guards: Sequence[Var] = ()
     if may_derive:
         is_steady = lambda var: facts.is_known(var) and not facts.mask(var) & (moving | dirty)
-        eqns = in_real_arithmetic(eqns, facts.derived, is_steady, targets)
-    plans = [search.plan(eqns, targets)]
+        eqns, guards = in_real_arithmetic(eqns, facts.derived, is_steady, targets)
+    plans = [search.plan(eqns, targets, guards=guards)]
     if may_derive and not facts.effects:
-        apart = with_clean_rows_apart(eqns, facts.derived, search.is_dirty, targets)
+        read = [*targets, *guards]
+        apart = with_clean_rows_apart(eqns, facts.derived, search.is_dirty, read)
         if apart is not None:
-            plans.append(search.plan(apart, targets))
+            plans.append(search.plan(apart, targets, guards=guards))
     if may_derive:
-        plans += search.other_plans(eqns, targets, may_factor=may_factor)
+        plans += search.other_plans(eqns, targets, guards, may_factor=may_factor)
     return min(plans, key=lambda p: p.seconds)
 
 
@@ -306,7 +308,7 @@ def plan_top(facts: Facts, wanted: Iterable[Var], *, may_factor: bool = False) -
     merged = _factored(facts, eqns, is_wide, frozenset(facts.returned))
     if merged is None:
         return plan
-    other = search.plan(merged.eqns, facts.returned, guard=merged.guard)
+    other = search.plan(merged.eqns, facts.returned, guards=[merged.guard])
     return min(plan, other, key=lambda p: p.seconds)
 
 
@@ -402,12 +404,15 @@ class _Search(NamedTuple):
         eqns: Sequence[Equation],
         targets: Sequence[Var],
         must_run: Sequence[int] = (),
-        guard: Var | None = None,
+        guards: Sequence[Var] = (),
         statistics: Statistics | None = None,
     ) -> Plan:
         """The plan that runs some equations, and whatever else they and the targets need."""
         facts = self.facts
-        wanted = targets if guard is None else [*targets, guard]
+        if len(guards) > 1:
+            guards, both = traced_equations(lambda *each: jnp.all(jnp.stack(each)), guards)
+            eqns = (*eqns, *both)
+        wanted = [*targets, *guards]
         before, loads = self._before(eqns, wanted, must_run)
         ran = (*before, *eqns)
         if facts.effects:
@@ -423,33 +428,39 @@ class _Search(NamedTuple):
             self.outputs,
             self._seconds(ran, loads),
             base_loads,
-            guard,
+            guards[0] if guards else None,
             statistics,
             may_reorder=self.may_reorder,
         )
 
     def other_plans(
-        self, eqns: Sequence[Equation], targets: Sequence[Var], *, may_factor: bool
+        self,
+        eqns: Sequence[Equation],
+        targets: Sequence[Var],
+        guards: Sequence[Var],
+        *,
+        may_factor: bool,
     ) -> Iterator[Plan]:
         """The same with sibling reductions merged, with algebra over rows, and with both."""
         facts = self.facts
-        kept = frozenset(targets)
+        kept = frozenset([*targets, *guards])
         is_dirty = self.is_dirty
         merged = _factored(facts, eqns, is_dirty, kept) if may_factor else None
         if merged is not None:
-            yield self.plan(merged.eqns, targets, guard=merged.guard)
+            yield self.plan(merged.eqns, targets, guards=[*guards, merged.guard])
         if not facts.algebra.is_on:
             return
         plain = reached_equations(facts, self.dirty, targets, self.saves)
         statistics = polynomial_reductions(plain, facts.derived, is_dirty, facts.mask, kept)
         if statistics is None:
             return
-        yield self.plan(statistics.eqns, targets, guard=statistics.guard, statistics=statistics)
-        kept |= {statistics.guard}
+        guards = [statistics.guard]
+        yield self.plan(statistics.eqns, targets, guards=guards, statistics=statistics)
+        kept = frozenset([*targets, *guards])
         merged = _factored(facts, statistics.eqns, is_dirty, kept) if may_factor else None
         if merged is not None:
-            (guard,), both = traced_equations(jnp.logical_and, [merged.guard, statistics.guard])
-            yield self.plan((*merged.eqns, *both), targets, guard=guard, statistics=statistics)
+            guards = [*guards, merged.guard]
+            yield self.plan(merged.eqns, targets, guards=guards, statistics=statistics)
 
     def _before(
         self, eqns: Sequence[Equation], wanted: Sequence[Var], must_run: Sequence[int]
