@@ -1344,10 +1344,10 @@ MUTANTS = [
     ),
     Mutant(
         "a streak takes another tree for its own",
-        "engine/call/streak.py",
-        "if treedef != signature.treedef or context_key() != signature.config:",
-        "if context_key() != signature.config:",
-        "tests/engine/call/test_streak.py",
+        "engine/inputs/signature.py",
+        "elif type(x) is dict and len(x) == len(keys):",
+        "elif type(x) is dict:",
+        "tests/engine/inputs/test_signature.py",
     ),
     Mutant(
         "a streak takes other leaves for what they were",

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 import jax
 
-from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Function, Kwargs, OtherTypesError
 from incrax._stats import Stats
@@ -155,8 +154,8 @@ def of_arguments(jitted: Function, signature: Signature) -> Function:
         return jitted
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        leaves, treedef = _jax.flatten((args, kwargs))
-        if treedef != signature.treedef or not signature.same_statics(leaves):
+        leaves = signature.leaves_of(args, kwargs)
+        if leaves is None or not signature.same_statics(leaves):
             raise OtherTypesError
         return jitted(*signature.dynamic_leaves(leaves))
 

@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Kwargs, Results, Values
 from incrax.engine.call.engine import Engine
@@ -122,9 +121,8 @@ class Streak(abc.ABC):
     def _leaves(self, args: Args, kwargs: Kwargs) -> Values | None:
         """The leaves that are values, if all but those that change are what they were."""
         signature = self._signature
-        leaves: Values
-        leaves, treedef = _jax.flatten((args, kwargs))
-        if treedef != signature.treedef or context_key() != signature.config:
+        leaves = signature.leaves_of(args, kwargs)
+        if leaves is None or context_key() != signature.config:
             return None
         if signature.statics:
             if not signature.same_statics(leaves):
