@@ -46,8 +46,9 @@ class Bypass:
     """Calls of one signature.
 
     Fields: `jax.jit` of the function of its arguments; the ledger; the last call; whether results
-    are held; the configuration that the program is for; counters; the whole program, when there is
-    an engine, and its seconds, if they are known before.
+    are held, and may be asked for once more, as where arguments are leaves; the configuration that
+    the program is for; counters; the whole program, when there is an engine, and its seconds, if they
+    are known before.
 
     What it knows of the arguments are their objects: the same immutable ones have the last result.
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
@@ -74,6 +75,7 @@ class Bypass:
         shape = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
         is_small = result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)
         self.holds_results = is_small and not has_effects
+        self.takes_leaves = signature.takes_leaves
         # Errors that end a call, by whatever class JAX calls one of the host; after others it goes
         # the long way, which has better words for them, but runs the function once more.
         failed = jax.errors.JaxRuntimeError, ValueError

@@ -147,10 +147,14 @@ class Signature:
         return True
 
     @property
+    def takes_leaves(self) -> bool:
+        """Whether every argument is a leaf, and is given by position."""
+        return self.treedef == _flat_tree(len(self.descriptors))
+
+    @property
     def dynamic_tree(self) -> Any:
         """The tree of a function of the leaves that are values; of the arguments, where all are."""
-        num = len(self.dynamic_types)
-        return jax.tree.structure(((0,) * num, {})) if self.statics else self.treedef
+        return _flat_tree(len(self.dynamic_types)) if self.statics else self.treedef
 
     @cached_property
     def dynamic_paths(self) -> tuple[str, ...]:
@@ -193,6 +197,10 @@ class Signature:
         statics = iter(self.statics)
         leaves = [next(values) if is_value else next(statics) for is_value in self.is_dynamic]
         return jax.tree.unflatten(self.treedef, leaves)
+
+
+def _flat_tree(num_leaves: int) -> Any:
+    return jax.tree.structure(((0,) * num_leaves, {}))
 
 
 def same_static(x: Any, y: Any) -> bool:
