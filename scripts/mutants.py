@@ -1149,8 +1149,8 @@ MUTANTS = [
     Mutant(
         "static leaves of a call that bypasses are not compared",
         "engine/call/bypass.py",
-        "if treedef != signature.treedef or not signature.same_statics(leaves):",
-        "if False:",
+        "if leaves is None or not signature.same_statics(leaves):",
+        "if leaves is None:",
         "tests/engine/call/test_bypass.py",
     ),
     Mutant(
@@ -1351,10 +1351,10 @@ MUTANTS = [
     ),
     Mutant(
         "a streak takes another tree for its own",
-        "engine/call/streak.py",
-        "if treedef != signature.treedef or context_key() != signature.config:",
-        "if context_key() != signature.config:",
-        "tests/engine/call/test_streak.py",
+        "engine/inputs/signature.py",
+        "elif type(x) is dict and len(x) == len(keys):",
+        "elif type(x) is dict:",
+        "tests/engine/inputs/test_signature.py",
     ),
     Mutant(
         "a streak takes other leaves for what they were",

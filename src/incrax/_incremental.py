@@ -155,7 +155,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
             with self._lock:  # another thread may have ended it while this one waited
                 result = streak.call(args, kwargs) if streak is self._streak else NOT_ALIKE
             if result is not NOT_ALIKE:
-                if bypass is not None:
+                if bypass is not None and bypass.takes_leaves:
                     bypass.hold(args, kwargs, result)
                 return result
             streak = None  # it holds a version

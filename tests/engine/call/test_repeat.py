@@ -212,6 +212,8 @@ def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
 
     class Slow:
         family = executable.family
+        leaves = executable.leaves
+        constants = executable.constants
         loads = executable.loads
 
         def __call__(self, *args):

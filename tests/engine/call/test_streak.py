@@ -291,6 +291,22 @@ def test_elements_of_an_array_make_a_streak(monkeypatch):
     assert seen == [True, False]
 
 
+def test_the_same_objects_again_do_not_end_a_streak():
+    tall = lambda a, x: a * jnp.sum(jnp.exp(-x))
+    ours = incrax.incremental(tall, tuning=TUNING)
+    a, x = 0.0, jnp.asarray(X)
+    for k in range(4 * LONG_WAY_EVERY):
+        a = 3.0 + k
+        ours(a, x)
+        if ours._streak is not None and ours._streak._num == 1 and ours._streak._limit > 4:
+            break
+    streak = ours._streak
+    unchanged = ours.stats.unchanged
+    same(ours(a, x), jax.jit(tall)(a, x))
+    assert ours._streak is streak is not None
+    assert ours.stats.unchanged == unchanged + 1
+
+
 def test_counters_are_entered_when_they_are_read(made):
     ours = copy.copy(made[0])
     args = renewed(ours, start(ours))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from typing import NamedTuple
 
 import jax
@@ -54,6 +55,38 @@ def test_calls_that_share_a_trace(name):
 def test_calls_that_do_not_share_a_trace(name):
     keys = {key(*args) for args in OTHER[name]}
     assert len(keys) == len(OTHER[name])
+
+
+TREES = [
+    ((X, 1.0), {}),
+    ((X, {"b": X, "a": 1.0}), {}),
+    ((X, {"a": 2.0, "b": X}), {}),
+    ((X, {"a": 2.0, "c": X}), {}),
+    ((X, {"a": 2.0, "b": X, "c": X}), {}),
+    ((X, {}), {}),
+    ((X, None), {}),
+    ((X, {"a": None}), {}),
+    ((X, {"a": {"b": X}}), {}),
+    ((X, OrderedDict(b=X, a=2.0)), {}),
+    ((X, (X, 1.0)), {}),
+    ((X, {"a": 1.0}), {"scale": 2.0, "k": X}),
+    ((X, {"a": 1.0}), {"k": X, "scale": 2.0}),
+    ((X, {"a": 1.0}), {"k": {"l": X}}),
+    ((X, {"b": X, "a": "s"}), {}),
+]
+
+
+@pytest.mark.parametrize("known", TREES)
+def test_leaves_of_a_call_are_those_of_jax(known):
+    signature = make_signature(fun, *known)
+    for given in TREES:
+        leaves, treedef = jax.tree.flatten(given)
+        found = signature.leaves_of(*given)
+        if treedef == signature.treedef:
+            assert found is not None
+            assert list(map(id, found)) == list(map(id, leaves))
+        else:
+            assert found is None or not jax.tree_util.all_leaves(found)
 
 
 class Tagged(NamedTuple):

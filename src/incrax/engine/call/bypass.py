@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 import jax
 
-from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Function, Kwargs, OtherTypesError
 from incrax._stats import Stats
@@ -47,8 +46,9 @@ class Bypass:
     """Calls of one signature.
 
     Fields: `jax.jit` of the function of its arguments; the ledger; the last call; whether results
-    are held; the configuration that the program is for; counters; the whole program, when there is
-    an engine, and its seconds, if they are known before.
+    are held, and may be asked for once more, as where arguments are leaves; the configuration that
+    the program is for; counters; the whole program, when there is an engine, and its seconds, if they
+    are known before.
 
     What it knows of the arguments are their objects: the same immutable ones have the last result.
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
@@ -75,6 +75,7 @@ class Bypass:
         shape = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
         is_small = result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)
         self.holds_results = is_small and not has_effects
+        self.takes_leaves = signature.takes_leaves
         # Errors that end a call, by whatever class JAX calls one of the host; after others it goes
         # the long way, which has better words for them, but runs the function once more.
         failed = jax.errors.JaxRuntimeError, ValueError
@@ -155,8 +156,8 @@ def of_arguments(jitted: Function, signature: Signature) -> Function:
         return jitted
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        leaves, treedef = _jax.flatten((args, kwargs))
-        if treedef != signature.treedef or not signature.same_statics(leaves):
+        leaves = signature.leaves_of(args, kwargs)
+        if leaves is None or not signature.same_statics(leaves):
             raise OtherTypesError
         return jitted(*signature.dynamic_leaves(leaves))
 

@@ -15,7 +15,7 @@ Promise: results, versions and counters are those of calls that were looked at.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 from operator import is_not, itemgetter
 from time import perf_counter
@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Kwargs, Results, Values
 from incrax.engine.call.engine import Engine
@@ -61,9 +60,6 @@ class Streak(abc.ABC):
         self._comparison = engine.comparison
         self._repeat = repeat
         self._plan = plan
-        executable = repeat.program.executable
-        family = executable.family
-        self._donated = family.donated
         self._values = base.values
         self._states = engine.store.states
         self._typed = self._states[-1].anchors
@@ -102,16 +98,13 @@ class Streak(abc.ABC):
     def _evaluated(self, leaves: Values) -> Results | None:
         """The outputs, whose version is in the store then; None where nothing is."""
 
-    def _results(self, feeds: Values, loads: Values) -> Results | None:
+    def _results(self, run: Callable[..., Results], *given: Any) -> Results | None:
         """What the program returns; None where that must not be used, or it failed: the long way
         knows what to do.
         """
-        program = self._repeat.program
         start_s = perf_counter()
-        types = self._donated
-        donated = program.pool.take(types) if types else ()
         try:
-            results = program.executable(feeds, loads, donated)
+            results = run(*given)
             if self._plan.guard is not None and not bool(np.asarray(results.pop())):
                 return None
         except Exception:  # noqa: BLE001
@@ -122,9 +115,8 @@ class Streak(abc.ABC):
     def _leaves(self, args: Args, kwargs: Kwargs) -> Values | None:
         """The leaves that are values, if all but those that change are what they were."""
         signature = self._signature
-        leaves: Values
-        leaves, treedef = _jax.flatten((args, kwargs))
-        if treedef != signature.treedef or context_key() != signature.config:
+        leaves = signature.leaves_of(args, kwargs)
+        if leaves is None or context_key() != signature.config:
             return None
         if signature.statics:
             if not signature.same_statics(leaves):
@@ -161,8 +153,9 @@ class Streak(abc.ABC):
 class PlanStreak(Streak):
     """By the plan of one set of changed inputs, from one version, of which all saved values stay.
 
-    Fields: that version; the leaves that change, with the elements that do; what the plan is fed
-    with, and what it loads.
+    Fields: that version; all but the latest; the program, which saves nothing, and so is given no
+    buffers; the leaves that it reads, and what else it is given; the leaves that change, with the
+    elements that do; what a program may be fed with, by leaf.
     """
 
     def __init__(
@@ -170,8 +163,12 @@ class PlanStreak(Streak):
     ) -> None:
         super().__init__(signature, out_tree, engine, repeated)
         entry = repeated.repeat.entry
+        executable = repeated.repeat.program.executable
         self._base = repeated.base
-        self._loads = repeated.loads
+        self._older = self._states[:-1]
+        self._run = executable.family.call
+        self._read = executable.leaves
+        self._given = (*executable.constants, *repeated.loads)
         elements = engine.layout.elements(entry.dirty)
         self._changed = [(i, elements[i]) for i in self._moving]
         self._feeds = [value.feed for value in self._values]
@@ -185,7 +182,8 @@ class PlanStreak(Streak):
                 return None
             values[i] = value
             feeds[i] = value.feed
-        results = self._results(feeds, self._loads)
+        read = map(feeds.__getitem__, self._read)
+        results = self._results(self._run, *read, *self._given)
         if results is None:
             return None
         base = self._base
@@ -193,7 +191,7 @@ class PlanStreak(Streak):
         outputs = self._plan.outputs_with(base.outputs, results)
         state = State(tuple(values), outputs, base.saved, latest.harmless, latest.culprit)
         base.uses += 1
-        self._store.states = [*self._states[:-1], state]
+        self._store.states = [*self._older, state]
         return outputs
 
     def _new_value(self, leaves: Values, i: int, elements: int) -> LeafValue | None:
@@ -251,9 +249,12 @@ class RowStreak(Streak):
         if loads is None:
             return None
         program = repeat.program
-        if program.executable.overwritten:
+        executable = program.executable
+        if executable.overwritten:
             loads = given_up(store, base, program, loads)
-        results = self._results([*map(feed_of, values)], loads)
+        types = executable.family.donated
+        donated = program.pool.take(types) if types else ()
+        results = self._results(executable, [*map(feed_of, values)], loads, donated)
         if results is None:
             return None
         slices.take_priming(repeat.entry, is_complete=True)

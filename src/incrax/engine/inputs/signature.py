@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from incrax import _jax
 from incrax._context import context_key
 from incrax._messages import first_few, mutable_static, unhashable_static
 from incrax._program import Args, Function, Kwargs, Values
@@ -69,6 +70,46 @@ class Signature:
         """The leaves that are values."""
         return list(compress(leaves, self.is_dynamic)) if self.statics else leaves
 
+    def leaves_of(self, args: Args, kwargs: Kwargs) -> Values | None:
+        """All leaves of a call; None where its tree is another. What is no leaf may stand in the
+        place of one: `same_types` and `same_statics` refuse it.
+
+        JAX sorts the keys of a dict by comparing them as objects of Python: 200 in 20 us. Where every
+        argument is a leaf or a dict of leaves, these are looked up by the keys as sorted once.
+        """
+        keys_by_argument = self._keys_by_argument
+        if keys_by_argument is None:
+            leaves, treedef = _jax.flatten((args, kwargs))
+            return leaves if treedef == self.treedef else None
+        given = *args, kwargs
+        if len(given) != len(keys_by_argument):
+            return None
+        leaves: list[Any] = []
+        for x, keys in zip(given, keys_by_argument, strict=True):
+            if keys is None:
+                leaves.append(x)
+            elif type(x) is dict and len(x) == len(keys):
+                try:
+                    leaves.extend(map(x.__getitem__, keys))
+                except KeyError:
+                    return None
+            else:
+                return None
+        return leaves
+
+    @cached_property
+    def _keys_by_argument(self) -> tuple[tuple[Any, ...] | None, ...] | None:
+        """The keys of each argument, the dict of keyword arguments last, in the order of its leaves; of
+        one that is a leaf itself None. None for all where one is neither.
+        """
+        args, kwargs = self.treedef.children()
+        nodes = [(node, node.node_data()) for node in (*args.children(), kwargs)]
+        for node, data in nodes:
+            is_flat = node.num_nodes == 1 + node.num_leaves
+            if data is not None and not (data[0] is dict and is_flat):
+                return None
+        return tuple([None if data is None else tuple(data[1]) for _, data in nodes])
+
     def is_of(self, treedef: Any) -> bool:
         """Whether a call of this tree, in the present configuration, may have this signature."""
         return treedef == self.treedef and context_key() == self.config
@@ -106,10 +147,14 @@ class Signature:
         return True
 
     @property
+    def takes_leaves(self) -> bool:
+        """Whether every argument is a leaf, and is given by position."""
+        return self.treedef == _flat_tree(len(self.descriptors))
+
+    @property
     def dynamic_tree(self) -> Any:
         """The tree of a function of the leaves that are values; of the arguments, where all are."""
-        num = len(self.dynamic_types)
-        return jax.tree.structure(((0,) * num, {})) if self.statics else self.treedef
+        return _flat_tree(len(self.dynamic_types)) if self.statics else self.treedef
 
     @cached_property
     def dynamic_paths(self) -> tuple[str, ...]:
@@ -152,6 +197,10 @@ class Signature:
         statics = iter(self.statics)
         leaves = [next(values) if is_value else next(statics) for is_value in self.is_dynamic]
         return jax.tree.unflatten(self.treedef, leaves)
+
+
+def _flat_tree(num_leaves: int) -> Any:
+    return jax.tree.structure(((0,) * num_leaves, {}))
 
 
 def same_static(x: Any, y: Any) -> bool:

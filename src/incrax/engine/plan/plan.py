@@ -98,9 +98,9 @@ class Plan:
 
     def outputs_with(self, held: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """The program's outputs: its results in their places, what is held in all others."""
-        outputs = list(held)
-        for position, value in zip(self.outputs, results, strict=False):
-            outputs[position] = value
+        outputs = [*held]
+        for number, position in enumerate(self.outputs):
+            outputs[position] = results[number]
         return outputs
 
     def __str__(self) -> str:
