@@ -479,13 +479,9 @@ class Impacts(Printable):
         return ~self.is_converged & np.isfinite(self.held)
 
     @property
-    def _num_failed(self) -> int:
-        return int(np.sum(self._are_failed))
-
-    @property
     def is_alarming(self) -> bool:
         """Whether minima were not found."""
-        return bool(self._num_failed)
+        return bool(self._are_failed.any())
 
     def summary(self) -> str:
         """The parameter of interest, the nuisance parameter that moves it most, and minima that
@@ -493,8 +489,8 @@ class Impacts(Printable):
         """
         head = f"{self.poi} = {self.value:.6g} ± {self.error:.3g}"
         moved = f"; most by {self.names[0]}" if self.names else ""
-        failed = f"; {self._num_failed} of {self.is_converged.size} minima not found"
-        failed = failed if self._num_failed else ""
+        number = self._are_failed.sum()
+        failed = f"; {number} of {self.is_converged.size} minima not found" if number else ""
         return f"{head}, moved by {many(len(self.names), 'parameter')}{moved}{failed}"
 
     def tables(self) -> list[Table]:
