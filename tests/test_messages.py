@@ -238,7 +238,7 @@ def test_deleted_input_of_a_method(method):
 )
 def test_path_that_names_no_input(name, meant):
     f = incrax.incremental(loss, tuning=MINIMAL)
-    text = UNKNOWN.format(name, "params['mu'], params['scale'], x")
+    text = UNKNOWN.format(name, "`params['mu']`, `params['scale']`, `x`")
     text += f" Did you mean `{meant}`?" * bool(meant)
     with unharmed(f, PARAMS, X):
         check_text(
@@ -251,7 +251,7 @@ def test_path_that_names_no_input(name, meant):
 
 def test_static_leaf_is_no_input_that_changes():
     f = incrax.incremental(loss, tuning=MINIMAL)
-    text = UNKNOWN.format("mode", "params['mu'], params['scale'], x")
+    text = UNKNOWN.format("mode", "`params['mu']`, `params['scale']`, `x`")
     check_text(
         incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, "sum", changing=["mode"]
     )
@@ -262,7 +262,7 @@ def test_element_of_an_array_too_large_to_be_tracked_by_elements(monkeypatch):
     f = incrax.incremental(lambda x: jnp.sum(x), tuning=MINIMAL)
     check_text(
         incrax.errors.UnknownInputError,
-        UNKNOWN.format("x[1]", "x"),
+        UNKNOWN.format("x[1]", "`x`"),
         f.warm_up,
         X,
         changing=["x[1]"],
@@ -274,13 +274,13 @@ def test_first_element_of_a_leaf_tracked_as_a_whole(name, monkeypatch):
     monkeypatch.setattr("incrax.engine.call.analysis.MAX_LEAF_ELEMENTS", 4)
     f = incrax.incremental(loss, tuning=MINIMAL)
     near = " Did you mean `params['mu']`?" if name != "x[0]" else ""
-    text = UNKNOWN.format(name, "params['mu'], params['scale'], x") + near
+    text = UNKNOWN.format(name, "`params['mu']`, `params['scale']`, `x`") + near
     check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=[name])
 
 
 def test_long_list_of_inputs_is_cut():
     f = incrax.incremental(lambda *values: sum(values), tuning=MINIMAL)
-    shown = ", ".join(f"values[{k}]" for k in range(8))
+    shown = ", ".join(f"`values[{k}]`" for k in range(8))
     check_text(
         incrax.errors.UnknownInputError,
         UNKNOWN.format("nu", shown),
@@ -290,7 +290,7 @@ def test_long_list_of_inputs_is_cut():
     )
     check_text(
         incrax.errors.UnknownInputError,
-        UNKNOWN.format("nu", shown + ", ..."),
+        UNKNOWN.format("nu", shown + ", and 1 more"),
         f.warm_up,
         *[1.0] * 9,
         changing=["nu"],

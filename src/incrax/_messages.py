@@ -39,11 +39,6 @@ def first_few(texts: Sequence[str], at_most: int = 5) -> str:
     return ", ".join([*texts[:at_most], *rest])
 
 
-def first_names(names: Sequence[str]) -> str:
-    """The first names of a list."""
-    return ", ".join([*names[:NUM_SHOWN], *["..."] * (len(names) > NUM_SHOWN)]) or "none"
-
-
 def did_you_mean(name: str, known: Sequence[str], otherwise: str = "") -> str:
     """The known name that has this word, or the name, or word in one, that is most like it."""
     words = [*known, *re.findall(r"\w+", " ".join(known))]
@@ -215,7 +210,7 @@ def mutable_static(path: str, value: Any, part: Any) -> UnsupportedLeafError:
 def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
     """A path that names no input leaf."""
     return UnknownInputError(
-        f"`{name}` names no input of this function; its inputs are: {first_names(known)}. Use a path as "
+        f"`{name}` names no input of this function; its inputs are: {listed(known)}. Use a path as "
         "`explain()` prints it, "
         "a prefix of one (all leaves below it), or `path[i]` for an element of a small array."
         f"{did_you_mean(name, known)}"

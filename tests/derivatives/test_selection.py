@@ -213,7 +213,7 @@ def test_what_cannot_be_selected_is_an_error_that_says_why(case):
 def test_an_unknown_path_lists_the_inputs():
     with pytest.raises(
         incrax.errors.UnknownInputError,
-        match=r"`p\.nu` names no input of this function; its inputs are: p\.mu",
+        match=r"`p\.nu` names no input of this function; its inputs are: `p\.mu`",
     ):
         incrax.grad(loss, wrt="p.nu")(model(), X)
 

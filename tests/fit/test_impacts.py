@@ -362,3 +362,12 @@ def test_an_amplitude_at_its_bound_leaves_its_rate_free_without_a_warning():
     result = fit.minimize(loss, start, bounds=bounds, method="L-BFGS-B")
     found = fit.impacts(result, "rate[1]")
     assert found.held[found.names.index("p['a'][0]"), 0] == 0.0
+
+
+def test_rows_say_whose_minimum_was_not_found(fitted):
+    for found in (fit.impacts(fitted, "mu"), fit.profile(fitted, "mu", num_points=3)):
+        assert "minimum not found" not in str(found)
+        failed = found.is_converged.copy()
+        failed[1] = False
+        _, second, *_ = dataclasses.replace(found, is_converged=failed).tables()[0].rows[:3]
+        assert second[-1] == "minimum not found"

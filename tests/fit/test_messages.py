@@ -55,7 +55,7 @@ def test_a_bound_of_what_is_not_free():
         "This is "
         "usually a typing "
         "error, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are `p['a']`, "
-        "`p['b']`."
+        "`p['b']`. Did you mean `p['b']`?"
     )
 
 

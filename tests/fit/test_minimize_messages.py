@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -135,7 +137,8 @@ def test_what_is_shared_with_least_squares_names_its_caller():
     assert text_of(fit.BoundsError, fit.minimize, loss, START, bounds={"p['c']": (0, 1)}) == (
         "`minimize(bounds=...)` names `p['c']`, and no free parameter has this path. This is "
         "usually a typing error, "
-        "or a parameter that `wrt` leaves out. Nothing was evaluated. Free are `p['a']`, `p['b']`."
+        "or a parameter that `wrt` leaves out. Nothing was evaluated. Free are `p['a']`, `p['b']`. "
+        "Did you mean `p['b']`?"
     )
     assert "`minimize` starts with `p['a']` = 1, outside" in text_of(
         fit.BoundsError, fit.minimize, loss, START, bounds={"p['a']": (2, 3)}
@@ -170,7 +173,8 @@ def test_a_name_that_is_not_free(found, call):
     assert text_of(fit.MinimumError, call, found, "p['c']") == (
         "\"p['c']\" names no free element of this fit. This is usually a typing error, an array "
         "without `[i]`, or a "
-        f"parameter that `wrt` leaves out. Nothing was evaluated. Free are {NAMES}."
+        f"parameter that `wrt` leaves out. Nothing was evaluated. Free are {NAMES}. Did you "
+        "mean `p['a']`?"
     )
     assert text_of(fit.MinimumError, call, found, "b").startswith("'b' may be `p['b'][0]`, ")
 
@@ -224,7 +228,7 @@ def test_a_point_that_is_no_minimum(what, call):
     )
 
 
-def test_minuit_that_gives_up():
+def test_minuit_that_gives_up(capfd):
     abyss = lambda p: jnp.sum(p**2) - 10 * jnp.sum(p**4)
     found = fit.minimize(abyss, np.zeros(2), method="BFGS")
     text = text_of(fit.MinimumError, fit.contour, found, "p[0]", "p[1]", cl=0.999)
@@ -232,5 +236,7 @@ def test_minuit_that_gives_up():
     assert text.endswith(
         ". This is usually a minimum that is not sharp enough, or bounds in the way. Minimise "
         "again with a smaller "
-        "`tolerance`, or use `profile`."
+        "`tolerance`, or use `profile` or `scan2d`."
     )
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr() == ("", "")  # where Minuit would write it once more

@@ -186,3 +186,39 @@ def test_errors_are_those_of_minos_where_these_are_of_one_sigma():
     scale = abs(result.values[0]) / 100
     np.testing.assert_allclose(drawn[:, 0], [one.lower / scale, one.upper / scale])
     mpl.pyplot.close("all")
+
+
+def test_an_end_that_minos_did_not_find_is_no_error():
+    """Minuit gives the standard error in its place."""
+    walled = lambda p: jnp.where(p[0] > 0.3, jnp.nan, 0.5 * p[0] ** 2) + 0.5 * p[1] ** 2
+    result = fit.minimize(walled, np.array([0.1, 1.0]))
+    found = result.minos()["p[0]"]
+    assert not found.is_valid
+    assert found.lower == pytest.approx(-1.0, rel=1e-3)
+    assert np.isnan(found.upper)
+    assert "-1 not found" in str(result)
+
+
+@pytest.mark.parametrize("method", ["migrad", "Nelder-Mead"])
+def test_where_the_value_is_not_finite_there_are_no_errors(method):
+    """Also where derivatives are: log(-1) is NaN, and its derivatives are numbers."""
+    fun = lambda p: jnp.log(p[0]) + p[1] ** 2
+    result = fit.minimize(fun, np.array([-1.0, 2.0]), method=method)
+    text = str(result)
+    assert "not finite" in text
+    assert "saddle" not in text
+    assert np.isnan(result.errors).all()
+    assert not result.is_minimum
+    assert not result.is_saddle
+
+
+def test_a_start_without_a_value_is_told_by_one_evaluation():
+    result = fit.minimize(lambda p, x: jnp.sum((p - x) ** 2), 1.0, np.array([1.0, np.nan]))
+    assert result.counts == fit.Counts(gradients=1)
+    assert result.message.startswith("not finite at the start")
+    assert result.status is fit.Status.NOT_FINITE
+
+
+def test_a_scan_is_no_method_of_a_result(found):
+    with pytest.raises(AttributeError, match=re.escape("write `fit.profile(result, name)`")):
+        found.profile("b")

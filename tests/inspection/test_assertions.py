@@ -158,8 +158,8 @@ def test_a_name_that_stands_for_nothing_is_an_error():
         incrax.assert_ran(after(), never=["expp"])
     assert str(caught.value) == (
         "`assert_ran(f)` got `expp`, which is no input of the function and no primitive in it, so "
-        "that the test could never fail. Its inputs: params['phase'], params['width'], "
-        "params['yield'], x. Use one of these, or the name of a primitive as `explain()` prints it."
+        "that the test could never fail. Its inputs: `params['phase']`, `params['width']`, "
+        "`params['yield']`, `x`. Use one of these, or the name of a primitive as `explain()` prints it."
     )
 
 

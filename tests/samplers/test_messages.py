@@ -64,7 +64,7 @@ def test_a_kernel_that_wants_more():
 
 def test_parts_of_a_chain_by_names_that_are_none():
     chain = gibbs({("a", "b"): WALK})
-    text = "`b[2]` names no input of this function; its inputs are: p['a'], p['b'][0], p['b'][1]. "
+    text = "`b[2]` names no input of this function; its inputs are: `p['a']`, `p['b'][0]`, `p['b'][1]`. "
     with pytest.raises(incrax.errors.UnknownInputError, match=re.escape(text)):
         chain["b[2]"]
     with pytest.raises(incrax.errors.UnknownInputError, match=re.escape("`0` names no input")):

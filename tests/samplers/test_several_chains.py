@@ -199,14 +199,17 @@ def test_a_chain_none_of_whose_steps_were_accepted_says_so():
     assert not dataclasses.replace(chain, samples=chain.samples[:3]).doubt
 
 
-def test_numbers_beside_many_labels_are_all_looked_at():
+def test_numbers_beside_many_labels_are_all_looked_at_and_printed():
     found = three(400)
     samples = autoregressive(0.0, shape=(2, 500, 403))
     samples[1, :, 0] += 2.0  # the first label
     samples[1, :, 401] += 5.0  # b, behind all labels
-    shown = with_samples(found, samples).doubt
-    assert shown.startswith("not converged: R-hat up to ")
-    assert "(of b; 1.01 will do), effective" in shown
+    chain = with_samples(found, samples)
+    assert chain.doubt.startswith("not converged: R-hat up to ")
+    assert "(of b; 1.01 will do), effective" in chain.doubt
+    *_, a, b, c = chain.tables()[0].rows[:30]
+    assert (a[0], b[0], c[0]) == ("a", "b", "c")
+    assert float(b[1]) == pytest.approx(samples[..., 401].mean(), rel=1e-3)
 
 
 def test_arviz_takes_a_chain():

@@ -28,6 +28,7 @@ from incrax.models.bounds import Box
 MINUIT_OPTIONS = ("strategy", "with_gradient")
 NEAR_BOUND = 3.0
 """Of an element's error."""
+BAD_START = "not finite at the start: usually NaN in data, or a start outside of the support"
 
 
 def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
@@ -41,6 +42,8 @@ def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
     # Three for each first step, and two for each of some n + 5 line searches.
     counted.expect_values(5 * start.size + 10)
     minuit = _minuit(counted, start, settings.errordef, hessian, gradient)
+    if not np.isfinite(minuit.fcn(start)):  # Minuit would search on, for hundreds of evaluations
+        return Ended(start, False, BAD_START)
     minuit.strategy = strategy
     if settings.tolerance is not None:
         minuit.tol = settings.tolerance
@@ -96,6 +99,7 @@ def _minuit(
     minuit = library.Minuit(value, x, grad=gradient, hessian=hessian, name=names)
     minuit.errordef = errordef
     minuit.limits = np.stack(counted.bounds, axis=1)
+    minuit.print_level = -1  # else it writes to the terminal why it gives up; we say so
     return minuit
 
 
@@ -116,8 +120,8 @@ class Interval(NamedTuple):
     minimum, below and above.
 
     Fields:
-        lower: distance to the lower end, negative.
-        upper: distance to the upper end.
+        lower: distance to the lower end, or to a bound before it, negative; NaN if not found.
+        upper: distance to the upper end, as `lower`.
         is_valid: whether both were found.
         cl: the confidence level asked for; None: one sigma.
 
@@ -133,6 +137,13 @@ class Interval(NamedTuple):
     upper: float
     is_valid: bool
     cl: float | None = None
+
+
+def interval_of(found: Any, cl: float | None) -> Interval:
+    """What MINOS found. Minuit gives the standard error for an end that it did not find."""
+    lower = found.lower if found.lower_valid or found.at_lower_limit else np.nan
+    upper = found.upper if found.upper_valid or found.at_upper_limit else np.nan
+    return Interval(lower, upper, bool(found.is_valid), cl)
 
 
 MOST_SIGMAS = 30
@@ -373,5 +384,6 @@ def failed_minuit(what: str, reason: str) -> MinimumError:
     """Minuit gave up."""
     return MinimumError(
         f"`{what}` was given up by Minuit: {reason}. This is usually a minimum that is not sharp "
-        "enough, or bounds in the way. Minimise again with a smaller `tolerance`, or use `profile`."
+        "enough, or bounds in the way. Minimise again with a smaller `tolerance`, or use `profile` "
+        "or `scan2d`."
     )

@@ -22,6 +22,7 @@ from incrax._messages import (
     ambiguous_input,
     as_real,
     check_function,
+    did_you_mean,
     listed,
     unknown_input,
     wrong_option,
@@ -509,7 +510,7 @@ def _bounded(caller: str, layout: ArgumentLayout, name: str) -> list[int]:
         raise BoundsError(
             f"`{caller}(bounds=...)` names `{name}`, and no free parameter has this path. This "
             "is usually a typing error, or a parameter that `wrt` leaves out. Nothing was "
-            f"evaluated. Free are {listed(layout.paths)}."
+            f"evaluated. Free are {listed(layout.paths)}.{did_you_mean(str(name), layout.paths)}"
         )
     if len(found) > 1:
         raise BoundsError(

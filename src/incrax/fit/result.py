@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from incrax._jax_options import missing
-from incrax._messages import listed
+from incrax._messages import did_you_mean, listed
 from incrax._table import Printable, Table, many
 from incrax.engine.inputs.paths import completed
 from incrax.errors import MinimumError
 from incrax.fit.axes import axes_for
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
-from incrax.fit.methods import Interval, check_level, minuit_at
+from incrax.fit.methods import Interval, check_level, interval_of, minuit_at
 from incrax.fit.problem import Problem
 from incrax.fit.task import CountedTask, Counts, Task, Work, slope
 from incrax.models.bounds import Box
@@ -74,8 +74,12 @@ ELSEWHERE = {
     "merrors": "`result.minos()`",
     "nfev": "`result.counts`",
     "nit": "`result.num_steps`",
+    "ndof": "`result.num_dof`",
+    "profile": "`fit.profile(result, name)`",
+    "contour": "`fit.contour(result, first, second)`",
+    "impacts": "`fit.impacts(result, name)`",
 }
-"""What to write, by the names that results of SciPy and iminuit have."""
+"""What to write, by the names that results of SciPy and iminuit have, or of functions of `fit`."""
 NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
 """What JAX raises for functions that have no derivative, or no second one."""
 NUM_ROWS = 100
@@ -97,7 +101,7 @@ def part_named(name: str, names: Sequence[str]) -> tuple[str, list[int]]:
         raise MinimumError(
             f"{name!r} names no free element of this fit. This is usually a typing error, an array "
             "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
-            f"{listed(names)}."
+            f"{listed(names)}.{did_you_mean(str(name), names)}"
         )
     if len(found) > 1:
         raise _several_elements(name, [names[k] for own in found.values() for k in own])
@@ -343,6 +347,8 @@ class FitResult(Printable):
 
     @cached_property
     def _curvature(self) -> Curvature:
+        if not np.isfinite(self.value):  # derivatives may be finite there, and mean nothing
+            return Curvature(np.full(2 * self.values.shape, np.nan), is_definite=False)
         return curvature(self.second_derivatives, self.errordef, self.is_held)
 
     @cached_property
@@ -357,7 +363,7 @@ class FitResult(Printable):
         Cost: one Hessian, or two gradients for each element, once; of least squares nothing more
         than a fit with a dense Jacobian has found already.
         """
-        if self._linear is None:
+        if self._linear is None or not np.isfinite(self.value):
             return self._curvature.covariance
         linear = self._linear
         covariance = 2 * self.errordef * np.asarray(linear.inverse)
@@ -436,8 +442,7 @@ class FitResult(Printable):
         with minuit_from(self, CountedTask(self.task), "minos") as minuit:
             minuit.minos(*chosen, cl=cl)
             merrors = [minuit.merrors[name] for name in chosen]
-        found = [Interval(each.lower, each.upper, bool(each.is_valid), cl) for each in merrors]
-        intervals = Intervals(zip(chosen, found, strict=True))
+        intervals = Intervals(zip(chosen, [interval_of(each, cl) for each in merrors], strict=True))
         self.intervals.update(intervals)
         return intervals
 
@@ -458,15 +463,15 @@ class FitResult(Printable):
             "": reasons.tolist(),
         }
         if self.intervals:
-            found = [self.intervals.get(name) for name in self.names]
-            columns["MINOS"] = [
-                "" if each is None else f"{each.lower:+.3g} {each.upper:+.3g}" for each in found
-            ]
+            found = [self.intervals.get(name, ())[:2] for name in self.names]
+            columns["MINOS"] = [" ".join(map(_told_side, ends)) for ends in found]
         why = self.message if self.is_alarming else ""
         return [Table(why, [*columns], [*zip(*columns.values(), strict=True)], NUM_ROWS)]
 
     def _told_errors(self) -> tuple[np.ndarray, np.ndarray]:
         """Errors, and in words why there is none."""
+        if not np.isfinite(self.value):
+            return self.errors, np.full(self.values.shape, "not finite")
         try:
             errors = self.errors
         except NO_DERIVATIVE:
@@ -590,6 +595,11 @@ def check_near(result: FitResult, what: str) -> None:
         f"not determine{here}. Minimise again from here with `strategy=1`, which finds the "
         f"way down from a saddle, smooth the function, or fix that parameter by `wrt`.{digits}"
     )
+
+
+def _told_side(end: float) -> str:
+    """An end of an interval."""
+    return "not found" if np.isnan(end) else f"{end:+.3g}"
 
 
 def _several_elements(name: str, found: Sequence[str]) -> MinimumError:

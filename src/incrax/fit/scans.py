@@ -139,9 +139,10 @@ class Scan(Printable):
         """The rise along one element; of two where each went."""
         if len(self.axes) == 1:
             line = [
-                (f"{at:.6g}", f"{rise:.4g}") for at, rise in zip(self.grid, self.rise, strict=True)
+                (f"{at:.6g}", f"{rise:.4g}", "" if is_found else "minimum not found")
+                for at, rise, is_found in zip(self.grid, self.rise, self.is_converged, strict=True)
             ]
-            return [Table("", (self.axes[0], "rise"), line)]
+            return [Table("", (self.axes[0], "rise", ""), line)]
         places = self.grids or self.points.T
         rows = [
             (name, at.size, f"{at.min():.6g}", f"{at.max():.6g}")
@@ -355,7 +356,7 @@ IMPACT_TOLERANCE = 1e-6
 """Of the error definition: the distance to each minimum that is near enough. The parameter of
 interest is then known to a thousandth of its error, and small impacts are told apart.
 """
-HEADER = ("nuisance", "value", "error", "pull", "shift at - error", "shift at + error")
+HEADER = ("nuisance", "value", "error", "pull", "shift at - error", "shift at + error", "")
 NUM_DRAWN = 30
 """Rows of a plot."""
 
@@ -474,13 +475,13 @@ class Impacts(Printable):
         return f"{self.names[k]} = {self.values[k]:.4g} ± {self.errors[k].mean():.2g}"
 
     @property
-    def _num_failed(self) -> int:
-        return int(np.sum(~self.is_converged & np.isfinite(self.held)))
+    def _are_failed(self) -> np.ndarray:
+        return ~self.is_converged & np.isfinite(self.held)
 
     @property
     def is_alarming(self) -> bool:
         """Whether minima were not found."""
-        return bool(self._num_failed)
+        return bool(self._are_failed.any())
 
     def summary(self) -> str:
         """The parameter of interest, the nuisance parameter that moves it most, and minima that
@@ -488,8 +489,8 @@ class Impacts(Printable):
         """
         head = f"{self.poi} = {self.value:.6g} ± {self.error:.3g}"
         moved = f"; most by {self.names[0]}" if self.names else ""
-        failed = f"; {self._num_failed} of {self.is_converged.size} minima not found"
-        failed = failed if self._num_failed else ""
+        number = self._are_failed.sum()
+        failed = f"; {number} of {self.is_converged.size} minima not found" if number else ""
         return f"{head}, moved by {many(len(self.names), 'parameter')}{moved}{failed}"
 
     def tables(self) -> list[Table]:
@@ -501,9 +502,16 @@ class Impacts(Printable):
                 f"{errors.mean():.3g}",
                 "" if np.isnan(pull) else f"{pull:+.2f}",
                 *(f"{shift:+.3g}" for shift in shifts),
+                "minimum not found" if is_failed else "",
             )
-            for name, value, errors, pull, shifts in zip(
-                self.names, self.values, self.errors, self.pulls, self.shifts, strict=True
+            for name, value, errors, pull, shifts, is_failed in zip(
+                self.names,
+                self.values,
+                self.errors,
+                self.pulls,
+                self.shifts,
+                map(np.any, self._are_failed),
+                strict=True,
             )
         ]
         return [Table("", HEADER, rows)]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
-from incrax._messages import first_names, listed, not_called
+from incrax._messages import listed, not_called
 from incrax._names import names_in
 from incrax._program import read_vars, written_vars
 from incrax.engine.call.engine import Engine
@@ -110,7 +110,7 @@ class _LastCall(NamedTuple):
             raise UnknownInputError(
                 f"`assert_ran(f)` got `{name}`, which is no input of the function and no primitive "
                 "in it, so that the test could never fail. Its inputs: "
-                f"{first_names(self.paths)}. Use one of these, or the name of a primitive as "
+                f"{listed(self.paths)}. Use one of these, or the name of a primitive as "
                 "`explain()` prints it."
             ) from None
         return found | {number for number, each in self.masks().items() if each & mask}

@@ -204,11 +204,11 @@ class Chain(Printable):
         )
 
     def tables(self) -> list[Table]:
-        """Of the first parameters: mean, standard deviation, quantiles, and, where ArviZ is
-        installed, whether chains agree.
+        """Of some parameters, those of the smallest inputs before all: mean, standard deviation,
+        quantiles, and, where ArviZ is installed, whether chains agree.
         """
         known = DIAGNOSTICS if has_arviz() else {}
-        first = self._by_chain[..., :NUM_SHOWN]
+        first = self._by_chain[..., self._listed]
         columns = (
             first.mean(axis=(0, 1)),
             first.std(axis=(0, 1)),
@@ -216,9 +216,17 @@ class Chain(Printable):
             *(of(first) for of in known.values()),
         )
         figures = [[f"{x:.4g}" for x in row] for row in np.transpose(columns)]
-        rows = [(name, *row) for name, row in zip(self.names, figures, strict=False)]
+        rows = [(self.names[k], *row) for k, row in zip(self._listed, figures, strict=True)]
         unlisted: list[tuple[str, ...]] = [()] * (len(self.names) - len(rows))
         return [Table(self.doubt, (*HEADER, *known), [*rows, *unlisted], NUM_SHOWN)]
+
+    @cached_property
+    def _listed(self) -> np.ndarray:
+        """Elements that are printed: of a mean and a thousand levels, the mean as well."""
+        parts = self._density.ends.parts()
+        sizes = [last - first for first, last, _ in parts]
+        order = np.argsort(np.repeat(sizes, sizes), kind="stable")
+        return np.sort(order[:NUM_SHOWN])
 
     @cached_property
     def doubt(self) -> str:
@@ -246,12 +254,11 @@ class Chain(Printable):
             return ""
         parts = self._density.ends.parts()
         each = -(-NUM_DOUBTED // len(parts))  # of a mean and a thousand labels, the mean as well
-        shown = np.arange(min(NUM_SHOWN, len(self.names)))
         spread = [
             np.linspace(first, last - 1, min(each, last - first), dtype=int)
             for first, last, _ in parts
         ]
-        chosen = np.unique(np.concatenate([shown, *spread]))
+        chosen = np.unique(np.concatenate([self._listed, *spread]))
         names = [self.names[k] for k in chosen]
         samples = self._by_chain[..., chosen]
         r_hat = rank_r_hat(samples)

@@ -242,6 +242,24 @@ def test_who_wants_looks_has_them(options, idle, analysed):
     assert len(analysed) == 1
 
 
+@pytest.mark.parametrize(
+    ("num_calls", "say"),
+    [
+        (0, lambda f: f.warm_up(7.0, 0.5, X, changing=["a"])),
+        (3, lambda f: (f(7.0, 0.5, X), f.expect(10**9))),
+    ],
+)
+def test_who_asks_later_has_looks_from_the_next_call_on(num_calls, say, idle):
+    ours = incrax.incremental(model)
+    for a in range(num_calls):
+        check(ours, float(a), 0.5, X)
+    say(ours)
+    for a in (8.0, 9.0):
+        check(ours, a, 0.5, X)
+    assert list(ours.explain().as_dict()["changed"]) == ["a"]
+    assert ours.stats.calls == num_calls + 3
+
+
 def test_what_calls_the_host_is_analysed_at_once(idle, analysed):
     ours = incrax.incremental(lambda a: jax.debug.print("{}", a) or a + 1)
     ours(1.0)

@@ -3,7 +3,7 @@
 Between two looks (`engine.policy.ledger`) a call is neither flattened nor compared nor recorded;
 `jax.jit` dispatches it by its own fast path. Arguments of another tree or other types make it trace
 the function, which refuses (`OtherTypesError`): such a call is looked at. How many calls may go by
-is granted by `Ledger.note_call`, and taken back by `Engine._begin_look`. `Incremental.__call__`
+is granted by `Ledger.note_call`, and taken back by `Engine.begin_look`. `Incremental.__call__`
 does all this by itself, since a call through more functions of Python takes longer than what they do.
 
 In: the arguments of calls. Out: what is held of the last one.

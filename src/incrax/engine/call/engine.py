@@ -137,7 +137,7 @@ class Engine:
             self.streak.count()
             self.streak = None
         if ledger.granted or ledger.weight != 1:
-            self._begin_look()
+            self.begin_look()
         if clock.unproven and self.store.prove(clock.unproven):
             changed = None
         start_s = clock.began(begin_s) + self.comparison.wait(leaves, changed, clock.now)
@@ -509,7 +509,7 @@ class Engine:
         self.chooser.note_use(entry, "whole", None)
         self.store.commit(state, None)
 
-    def _begin_look(self) -> None:
+    def begin_look(self) -> None:
         """Count the calls that bypassed since the last look."""
         ledger = self.ledger
         whole_s = self.whole.seconds or 0.0

@@ -242,12 +242,14 @@ class Traced:
         check_outputs(name, outputs, evaluate, engine.changed_paths, engine.clear, settings)
 
     def warm_up(self, leaves: Values, changing: Iterable[Sequence[str]]) -> None:
-        """Compile and fill for named changes."""
+        """Compile and fill for named changes; the next call is looked at, so that this serves it."""
         warm_up(self.engine, leaves, changing)
+        self.engine.begin_look()
 
     def expect(self, calls: int) -> None:
-        """So many more calls will come."""
+        """So many more calls will come, from a look at the next one on."""
         self.engine.expect(calls)
+        self.engine.begin_look()
 
     def clear(self) -> None:
         """Drop saved values, and hold nothing of the last call."""
