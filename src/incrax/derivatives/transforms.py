@@ -23,7 +23,6 @@ from incrax._jax_options import spelled_here
 from incrax._messages import check_function
 from incrax._names import name_of, parameters_of
 from incrax._program import Values
-from incrax._tuning import Policy
 from incrax.derivatives.blocks import (
     NO_RULE,
     Blocks,
@@ -594,14 +593,5 @@ def plain(fun: Function) -> Function:
 
 def options_of(fun: Function) -> IncrementalOptions:
     """The options that an incremental function was made with, none of another function."""
-    if not isinstance(fun, Incremental):
-        return {}
-    made = fun._traces.options
-    policy: Policy = "exact" if made.is_exact else "fast"
-    return IncrementalOptions(
-        policy=policy,
-        memory=made.memory,
-        versions=made.versions,
-        algebra=made.algebra,
-        tuning=made.tuning,
-    )
+    made = fun._traces.options._asdict() if isinstance(fun, Incremental) else {}
+    return IncrementalOptions(**made)
