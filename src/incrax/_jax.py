@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -195,11 +195,6 @@ def reached(body: Body, variables: Iterable[Var]) -> set[Any]:
     return found
 
 
-def effects_of(jaxpr: Any) -> Any:
-    """The effects of a jaxpr."""
-    return jaxpr.effects
-
-
 def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
     """Bind each equation in order, reading from and writing to `env`; keeps each equation's context
     and source.
@@ -292,7 +287,7 @@ def as_product(eqn: Equation) -> Equation:
     )
 
 
-def read(atom: Atom, env: dict[Var, Any]) -> Any:
+def read(atom: Atom, env: Mapping[Var, Any]) -> Any:
     """The value of an atom."""
     return atom.val if isinstance(atom, Literal) else env[atom]
 
@@ -394,9 +389,9 @@ class LoopParts(NamedTuple):
 
     def split(self, taken: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
         """Constants, carries and rows."""
+        values = list(taken)
         first = self.num_consts + self.num_carry
-        parts = taken[: self.num_consts], taken[self.num_consts : first], taken[first:]
-        return list(parts[0]), list(parts[1]), list(parts[2])
+        return values[: self.num_consts], values[self.num_consts : first], values[first:]
 
     def split_results(self, results: Sequence[T]) -> tuple[list[T], list[T]]:
         """Carries, and what each turn makes beside them."""
@@ -691,11 +686,6 @@ def aval_bytes(aval: Any) -> int:
     if dtype is None or not hasattr(aval, "shape"):
         return 0
     return aval_size(aval) * int(getattr(dtype, "itemsize", 8))
-
-
-def array_bytes(x: Any) -> int:
-    """Size of an array, bytes; 0 for what is none."""
-    return aval_bytes(jax.typeof(x))
 
 
 def aval_size(aval: Any) -> int:

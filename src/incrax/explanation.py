@@ -91,7 +91,8 @@ def served_by(engine: Engine, record: CallRecord) -> Served:
         num_ran=num_ran,
         num_derived=0 if rows else sum(id(eqn) not in own for eqn in ran),
         rows=rows,
-        left_out=sum(map(_left_out, in_blocks), ZERO),
+        # The work of the blocks that did not run.
+        left_out=sum((total_cost(x.eqns) * (1.0 - x.share) for x in in_blocks), ZERO),
         made=() if sliced is None else sliced.made,
     )
 
@@ -125,11 +126,6 @@ def _blocks(found: Sequence[Blocked]) -> str:
         number = "" if each.num_run is None else f"{each.num_run} of {each.num} "
         lines.append(f"{number}blocks of {each.size} of {each.length} rows")
     return "; ".join(dict.fromkeys(lines))
-
-
-def _left_out(blocked: Blocked) -> Cost:
-    """The work of the blocks that did not run."""
-    return total_cost(blocked.eqns) * (1.0 - blocked.share)
 
 
 def rows_made(each: Made) -> str:

@@ -87,7 +87,8 @@ class Gradient(Derivative):
         derivative = jax.value_and_grad(function, selection.argnums, has_aux=self.has_aux)
         if self.is_by_rows:
             found, gradients = sparse_outputs(derivative, *selection.values)
-            value = jax.tree.map(_dense, found, is_leaf=_is_rows)
+            dense = lambda x: x.todense() if _is_rows(x) else x
+            value = jax.tree.map(dense, found, is_leaf=_is_rows)
         else:
             value, gradients = derivative(*selection.values)
         gradient = selection.tree(gradients)
@@ -98,10 +99,6 @@ class Gradient(Derivative):
 
 def _is_rows(x: Any) -> bool:
     return isinstance(x, RowSparse)
-
-
-def _dense(x: Any) -> Any:
-    return x.todense() if _is_rows(x) else x
 
 
 # --- Jacobians ------------------------------------------------------------------------------------

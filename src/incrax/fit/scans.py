@@ -488,8 +488,8 @@ class Impacts(Printable):
         """
         head = f"{self.poi} = {self.value:.6g} ± {self.error:.3g}"
         moved = f"; most by {self.names[0]}" if self.names else ""
-        failed = f"; {self._num_failed} of {self.is_converged.size} minima not found"
-        failed = failed if self._num_failed else ""
+        num = self._num_failed
+        failed = f"; {num} of {self.is_converged.size} minima not found" if num else ""
         return f"{head}, moved by {many(len(self.names), 'parameter')}{moved}{failed}"
 
     def tables(self) -> list[Table]:

@@ -392,7 +392,11 @@ class Inputs:
         old = jax.tree.structure(parts_of(self.trees, path)[path])
         new = jax.tree.structure(value)
         if old != new:
-            raise _other_structure(f"`{path}`", str(new), str(old))
+            raise InputValueError(
+                f"`{path}` has the structure {old} and was to be set to one of {new}. The model is as "
+                'it was. Pass the same structure, or bind a new model; only inputs with the role "data" '
+                "may change theirs."
+            )
         found = {}
         for number, given in zip(self.names.numbers(path), jax.tree.leaves(value), strict=True):
             leaf = self.leaves[number]
@@ -476,15 +480,6 @@ def _held(path: str, leaf: Any, role: str) -> Any:
     ):
         return leaf
     return frozen(leaf) if role == DATA else leaf.copy()
-
-
-def _other_structure(path: str, seen: str, expected: str) -> InputValueError:
-    """A value of another tree structure."""
-    return InputValueError(
-        f"{path} has the structure {expected} and was to be set to one of {seen}. The model is as "
-        'it was. Pass the same structure, or bind a new model; only inputs with the role "data" '
-        "may change theirs."
-    )
 
 
 def _check_name(name: Any) -> None:
