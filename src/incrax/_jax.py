@@ -680,6 +680,11 @@ def is_ref(aval: Any) -> bool:
     return isinstance(aval, _AbstractRef)
 
 
+def short_type(aval: Any) -> str:
+    """A type as reports and messages show it: `f64[3]`."""
+    return aval.str_short(short_dtypes=True)
+
+
 def aval_bytes(aval: Any) -> int:
     """Size of a value of this type, bytes; 0 for tokens and references."""
     dtype = getattr(aval, "dtype", None)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from incrax._jax import Equation, Var, aval_bytes, source_line
+from incrax._jax import Equation, Var, aval_bytes, short_type, source_line
 from incrax._messages import not_called
 from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax.engine.call.engine import Engine
@@ -181,7 +181,7 @@ class ByRows(NamedTuple):
 
 def sized(var: Var) -> TypedSize:
     """Type and bytes of a variable."""
-    return TypedSize(var.aval.str_short(short_dtypes=True), aval_bytes(var.aval))
+    return TypedSize(short_type(var.aval), aval_bytes(var.aval))
 
 
 def _placed(eqn: Equation) -> EquationPlace:

@@ -6,7 +6,7 @@ In: a user's function. Out: functions of all inputs by position, for the engine 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,13 +14,13 @@ import jax.numpy as jnp
 
 from incrax._messages import did_you_mean, listed
 from incrax._names import name_of, parameters_of
+from incrax._program import Function
 from incrax._table import many
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import parts_of, type_name
 from incrax.errors import BindError
 from incrax.models.names import names_of
 
-Function = Callable[..., Any]
 OPTIONS = ("roles", "bounds")
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from incrax._jax import Var, aval_bytes
+from incrax._jax import Var, aval_bytes, short_type
 from incrax._messages import first_few
 from incrax._table import seconds_text
 from incrax.engine.inputs.paths import mask_paths
@@ -77,7 +77,7 @@ class Journal(NamedTuple):
             self.name,
             len(variables),
             total / 1e6,
-            first_few([_type(var) for var in variables]),
+            first_few([short_type(var.aval) for var in variables]),
             budget_bytes / 1e6,
         )
         return len(variables)
@@ -134,7 +134,3 @@ def _promise(plan_s: float, whole_s: float | None) -> str:
         if whole_s is None
         else f"; estimated {seconds_text(plan_s)}, the whole function takes {seconds_text(whole_s)}"
     )
-
-
-def _type(var: Var) -> str:
-    return var.aval.str_short(short_dtypes=True)
