@@ -548,11 +548,6 @@ def one_kernel(jaxpr: Any, values: Values) -> Results:
     return _one_kernel_p.bind(*values, jaxpr=jaxpr)
 
 
-def is_on_one_device() -> bool:
-    """Whether no `shard_map` is around: what is traced in one knows along which axes it varies."""
-    return not jax.sharding.get_abstract_mesh().manual_axes
-
-
 def _run_marked(*values: Any, jaxpr: Any) -> Results:
     def run(*values: Any) -> Results:
         # One number of each argument: XLA ends the process where it finds that nothing reads one.
@@ -894,7 +889,7 @@ _OURS = f"{Path(__file__).parent}{os.sep}"
 _DEMO = f"{_OURS}demo{os.sep}"
 
 
-def _user_frame(traceback: Any) -> Any | None:
+def user_frame(traceback: Any) -> Any | None:
     """The innermost frame that is not JAX's or incrax's, whose demonstration is a user of it; None if
     there is none, as in threads of ours.
     """
@@ -906,13 +901,8 @@ def _user_frame(traceback: Any) -> Any | None:
 
 def source_line(eqn: Equation) -> str:
     """`file:line (function)` of the user code that made the equation; empty if none did."""
-    frame = _user_frame(eqn.source_info.traceback)
+    frame = user_frame(eqn.source_info.traceback)
     return "" if frame is None else _source_info._summarize_frame(frame)
-
-
-def has_user_frame(traceback: Any) -> bool:
-    """Whether an equation that was made there comes of a line of the user's."""
-    return _user_frame(traceback) is not None
 
 
 def is_mutable_array(x: Any) -> bool:
