@@ -258,7 +258,11 @@ class Inputs:
             if index is None:
                 pairs.append((path, value))
                 continue
-            _check_number(name, value)
+            if has_tracer([value]) or np.shape(value) != ():
+                raise InputValueError(
+                    f"`{name}` was to be set to {type_name(value)}, and an element of an array takes one "
+                    "number, outside of transformed functions. The model is as it was."
+                )
             elements.setdefault(path, {})[index] = value
         arrays = (
             (path, _written(self.leaves[self.names.number(path)].value, own))
@@ -428,19 +432,6 @@ def _no_element(name: str, path: str, shape: tuple[int, ...]) -> UnknownInputErr
         "an index that counts from 1. The model is as it was. Indices count from 0, one "
         "for each axis."
     )
-
-
-def _check_number(name: str, value: Any) -> None:
-    """Refuse what one element cannot be.
-
-    Raises:
-        InputValueError: it is traced, or an array.
-    """
-    if has_tracer([value]) or np.shape(value) != ():
-        raise InputValueError(
-            f"`{name}` was to be set to {type_name(value)}, and an element of an array takes one "
-            "number, outside of transformed functions. The model is as it was."
-        )
 
 
 def _written(leaf: Any, elements: Mapping[tuple[int, ...], Any]) -> Any:

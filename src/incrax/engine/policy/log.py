@@ -34,6 +34,7 @@ class Journal(NamedTuple):
 
     def planned(self, entry: Entry, plan: Plan, num_equations: int, whole_s: float | None) -> None:
         """A program was made for a dirty set; the whole program needs so long, if it was timed."""
+        promise = f"; estimated {seconds_text(plan.seconds)}, the whole function takes "
         logger.info(
             "%s: new plan for changes of %s, which came up %s: runs %d equations of a function of "
             "%d, loads %d saved "
@@ -44,7 +45,7 @@ class Journal(NamedTuple):
             len(plan.eqns),
             num_equations,
             len(plan.loads),
-            _promise(plan.seconds, whole_s),
+            "" if whole_s is None else promise + seconds_text(whole_s),
         )
 
     def chosen(self, entry: Entry) -> None:
@@ -125,12 +126,4 @@ def note_forgotten(name: str, max_signatures: int) -> None:
         "another: %d are kept",
         name,
         max_signatures,
-    )
-
-
-def _promise(plan_s: float, whole_s: float | None) -> str:
-    return (
-        ""
-        if whole_s is None
-        else f"; estimated {seconds_text(plan_s)}, the whole function takes {seconds_text(whole_s)}"
     )
