@@ -156,8 +156,7 @@ def incremental(
     if calls is not None or changing:
         calls = settings.calls if calls is None else calls
         settings = replace(settings, calls=calls, changing=changing or settings.changing)
-    is_exact = policy == "exact"
-    options = Options(is_exact, versions, memory, settings, algebra)
+    options = Options(policy, versions, memory, settings, algebra)
 
     def wrap(fun: Callable[P, R]) -> Any:
         if isinstance(fun, HasPaths):

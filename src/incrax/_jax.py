@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -195,11 +195,6 @@ def reached(body: Body, variables: Iterable[Var]) -> set[Any]:
     return found
 
 
-def effects_of(jaxpr: Any) -> Any:
-    """The effects of a jaxpr."""
-    return jaxpr.effects
-
-
 def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
     """Bind each equation in order, reading from and writing to `env`; keeps each equation's context
     and source.
@@ -292,7 +287,7 @@ def as_product(eqn: Equation) -> Equation:
     )
 
 
-def read(atom: Atom, env: dict[Var, Any]) -> Any:
+def read(atom: Atom, env: Mapping[Var, Any]) -> Any:
     """The value of an atom."""
     return atom.val if isinstance(atom, Literal) else env[atom]
 
@@ -394,9 +389,9 @@ class LoopParts(NamedTuple):
 
     def split(self, taken: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
         """Constants, carries and rows."""
+        values = list(taken)
         first = self.num_consts + self.num_carry
-        parts = taken[: self.num_consts], taken[self.num_consts : first], taken[first:]
-        return list(parts[0]), list(parts[1]), list(parts[2])
+        return values[: self.num_consts], values[self.num_consts : first], values[first:]
 
     def split_results(self, results: Sequence[T]) -> tuple[list[T], list[T]]:
         """Carries, and what each turn makes beside them."""
@@ -553,11 +548,6 @@ def one_kernel(jaxpr: Any, values: Values) -> Results:
     return _one_kernel_p.bind(*values, jaxpr=jaxpr)
 
 
-def is_on_one_device() -> bool:
-    """Whether no `shard_map` is around: what is traced in one knows along which axes it varies."""
-    return not jax.sharding.get_abstract_mesh().manual_axes
-
-
 def _run_marked(*values: Any, jaxpr: Any) -> Results:
     def run(*values: Any) -> Results:
         # One number of each argument: XLA ends the process where it finds that nothing reads one.
@@ -685,17 +675,17 @@ def is_ref(aval: Any) -> bool:
     return isinstance(aval, _AbstractRef)
 
 
+def short_type(aval: Any) -> str:
+    """A type as reports and messages show it: `f64[3]`."""
+    return aval.str_short(short_dtypes=True)
+
+
 def aval_bytes(aval: Any) -> int:
     """Size of a value of this type, bytes; 0 for tokens and references."""
     dtype = getattr(aval, "dtype", None)
     if dtype is None or not hasattr(aval, "shape"):
         return 0
     return aval_size(aval) * int(getattr(dtype, "itemsize", 8))
-
-
-def array_bytes(x: Any) -> int:
-    """Size of an array, bytes; 0 for what is none."""
-    return aval_bytes(jax.typeof(x))
 
 
 def aval_size(aval: Any) -> int:
@@ -899,7 +889,7 @@ _OURS = f"{Path(__file__).parent}{os.sep}"
 _DEMO = f"{_OURS}demo{os.sep}"
 
 
-def _user_frame(traceback: Any) -> Any | None:
+def user_frame(traceback: Any) -> Any | None:
     """The innermost frame that is not JAX's or incrax's, whose demonstration is a user of it; None if
     there is none, as in threads of ours.
     """
@@ -911,13 +901,8 @@ def _user_frame(traceback: Any) -> Any | None:
 
 def source_line(eqn: Equation) -> str:
     """`file:line (function)` of the user code that made the equation; empty if none did."""
-    frame = _user_frame(eqn.source_info.traceback)
+    frame = user_frame(eqn.source_info.traceback)
     return "" if frame is None else _source_info._summarize_frame(frame)
-
-
-def has_user_frame(traceback: Any) -> bool:
-    """Whether an equation that was made there comes of a line of the user's."""
-    return _user_frame(traceback) is not None
 
 
 def is_mutable_array(x: Any) -> bool:

@@ -84,19 +84,15 @@ def is_of_user(frame: FrameType) -> bool:
     return not is_installed(filename)
 
 
-def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's code, from `frame` outwards."""
-    while frame is not None and not is_of_user(frame):
-        frame = frame.f_back
-    return frame
-
-
 def place_of(frame: FrameType | None) -> Place:
     """The place of the user's code that the calls from `frame` outwards come from."""
-    found = user_frame(frame)
-    if found is None:
-        return Place("unknown place", "")
-    return _place(found, found.f_lasti, found.f_lineno)
+    while frame is not None and not is_of_user(frame):
+        frame = frame.f_back
+    return (
+        Place("unknown place", "")
+        if frame is None
+        else _place(frame, frame.f_lasti, frame.f_lineno)
+    )
 
 
 def _place(frame: FrameType, last: int, line: int) -> Place:

@@ -95,6 +95,14 @@ def is_global(x: Any) -> bool:
     return found is x
 
 
+def contents(cell: types.CellType, otherwise: Any = None) -> Any:
+    """What a variable holds that a function closes over; `otherwise` where it is not yet set."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return otherwise
+
+
 class WrapsFunction:
     """Base of what stands for a function: in a class it is a method, with the instance as first
     argument: a static value of what is compiled, unless its class is a pytree.

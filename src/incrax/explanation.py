@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from incrax._jax import Equation, Var, aval_bytes, source_line
+from incrax._jax import Equation, Var, aval_bytes, short_type, source_line
 from incrax._messages import not_called
 from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax.engine.call.engine import Engine
@@ -91,7 +91,8 @@ def served_by(engine: Engine, record: CallRecord) -> Served:
         num_ran=num_ran,
         num_derived=0 if rows else sum(id(eqn) not in own for eqn in ran),
         rows=rows,
-        left_out=sum(map(_left_out, in_blocks), ZERO),
+        # The work of the blocks that did not run.
+        left_out=sum((total_cost(x.eqns) * (1.0 - x.share) for x in in_blocks), ZERO),
         made=() if sliced is None else sliced.made,
     )
 
@@ -125,11 +126,6 @@ def _blocks(found: Sequence[Blocked]) -> str:
         number = "" if each.num_run is None else f"{each.num_run} of {each.num} "
         lines.append(f"{number}blocks of {each.size} of {each.length} rows")
     return "; ".join(dict.fromkeys(lines))
-
-
-def _left_out(blocked: Blocked) -> Cost:
-    """The work of the blocks that did not run."""
-    return total_cost(blocked.eqns) * (1.0 - blocked.share)
 
 
 def rows_made(each: Made) -> str:
@@ -185,7 +181,7 @@ class ByRows(NamedTuple):
 
 def sized(var: Var) -> TypedSize:
     """Type and bytes of a variable."""
-    return TypedSize(var.aval.str_short(short_dtypes=True), aval_bytes(var.aval))
+    return TypedSize(short_type(var.aval), aval_bytes(var.aval))
 
 
 def _placed(eqn: Equation) -> EquationPlace:

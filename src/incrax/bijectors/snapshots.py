@@ -28,7 +28,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._extras import is_of
-from incrax._names import is_global
+from incrax._names import contents, is_global
 
 _PLAIN_VALUES = frozenset((type(None), bool, int, str, bytes, type(Ellipsis), range))
 _VALUES = (enum.Enum, type, np.dtype, jax.tree_util.PyTreeDef, jax.ShapeDtypeStruct)
@@ -250,15 +250,8 @@ def _held_by_function(x: types.FunctionType) -> Sequence[Any]:
     """What a function may be given anew: its code, defaults and attributes, and what it closes
     over.
     """
-    cells = map(_content, x.__closure__ or ())
+    cells = map(contents, x.__closure__ or ())
     return (x.__code__, x.__defaults__, x.__kwdefaults__, *vars(x).values(), *cells)
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a variable of an enclosing function that is not yet set
-        return None
 
 
 def _attributes(x: Any) -> Sequence[Any]:

@@ -23,7 +23,6 @@ from incrax._jax_options import spelled_here
 from incrax._messages import check_function
 from incrax._names import name_of, parameters_of
 from incrax._program import Values
-from incrax._tuning import Policy
 from incrax.derivatives.blocks import (
     NO_RULE,
     Blocks,
@@ -88,7 +87,8 @@ class Gradient(Derivative):
         derivative = jax.value_and_grad(function, selection.argnums, has_aux=self.has_aux)
         if self.is_by_rows:
             found, gradients = sparse_outputs(derivative, *selection.values)
-            value = jax.tree.map(_dense, found, is_leaf=_is_rows)
+            dense = lambda x: x.todense() if _is_rows(x) else x
+            value = jax.tree.map(dense, found, is_leaf=_is_rows)
         else:
             value, gradients = derivative(*selection.values)
         gradient = selection.tree(gradients)
@@ -99,10 +99,6 @@ class Gradient(Derivative):
 
 def _is_rows(x: Any) -> bool:
     return isinstance(x, RowSparse)
-
-
-def _dense(x: Any) -> Any:
-    return x.todense() if _is_rows(x) else x
 
 
 # --- Jacobians ------------------------------------------------------------------------------------
@@ -594,14 +590,5 @@ def plain(fun: Function) -> Function:
 
 def options_of(fun: Function) -> IncrementalOptions:
     """The options that an incremental function was made with, none of another function."""
-    if not isinstance(fun, Incremental):
-        return {}
-    made = fun._traces.options
-    policy: Policy = "exact" if made.is_exact else "fast"
-    return IncrementalOptions(
-        policy=policy,
-        memory=made.memory,
-        versions=made.versions,
-        algebra=made.algebra,
-        tuning=made.tuning,
-    )
+    made = fun._traces.options._asdict() if isinstance(fun, Incremental) else {}
+    return IncrementalOptions(**made)

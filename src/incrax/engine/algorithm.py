@@ -129,16 +129,11 @@ class Incrementally:
         env.update(zip(self.program.invars, leaves, strict=True))
         env.update({var: self.saved[var] for var in plan.loads})
         _jax.evaluate(plan.eqns, env)
-        self._commit(leaves, {**self.saved, **{var: env[var] for var in plan.saves}}, plan.eqns)
+        # Last, so that a call that fails leaves everything as it was.
+        self.leaves = [np.copy(x) if isinstance(x, np.ndarray) else x for x in leaves]
+        self.saved = {**self.saved, **{var: env[var] for var in plan.saves}}
+        self.ran = plan.eqns
         known = {**env, **self.saved}
         return jax.tree.unflatten(
             self.out_tree, [_jax.read(atom, known) for atom in self.program.outvars]
         )
-
-    def _commit(
-        self, leaves: Sequence[Any], saved: Mapping[Var, Any], ran: Sequence[Equation]
-    ) -> None:
-        """Last, so that a call that fails leaves everything as it was."""
-        self.leaves = [np.copy(x) if isinstance(x, np.ndarray) else x for x in leaves]
-        self.saved = saved
-        self.ran = ran

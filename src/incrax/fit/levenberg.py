@@ -19,6 +19,7 @@ from jax import lax
 
 from incrax import Bound, Incremental, incremental, jacobian
 from incrax._messages import checked_count
+from incrax._program import Function
 from incrax._progress import Meter
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
@@ -46,7 +47,6 @@ from incrax.fit.task import Callback, Task, task_of
 from incrax.models.bound import keep_differentiated
 from incrax.models.bounds import Box
 
-Function = Callable[..., Any]
 SQUARES = "levenberg_marquardt"
 ONE_RESIDUAL = (
     "the function returns one number, of which half the square was minimised; return the residuals, "

@@ -369,8 +369,7 @@ class FitResult(Printable):
         covariance = 2 * self.errordef * np.asarray(linear.inverse)
         for is_good, value in ((linear.is_known, np.inf), (linear.is_free, np.nan)):
             is_bad = ~np.asarray(is_good)
-            covariance[is_bad] = value
-            covariance[:, is_bad] = value
+            covariance[is_bad] = covariance[:, is_bad] = value
         return covariance
 
     @property

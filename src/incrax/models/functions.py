@@ -6,7 +6,7 @@ In: a user's function. Out: functions of all inputs by position, for the engine 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,13 +14,13 @@ import jax.numpy as jnp
 
 from incrax._messages import did_you_mean, listed
 from incrax._names import name_of, parameters_of
+from incrax._program import Function
 from incrax._table import many
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import parts_of, type_name
 from incrax.errors import BindError
 from incrax.models.names import names_of
 
-Function = Callable[..., Any]
 OPTIONS = ("roles", "bounds")
 
 
@@ -41,20 +41,6 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BindError: the function cannot be called, or its parameters are not those that are given.
     """
-    _check_function(fun)
-    parameters = parameters_of(fun)
-    if parameters is None:
-        return dict(inputs)
-    named = {
-        key: p for key, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    }
-    unknown = [key for key in inputs if key not in named]
-    has_rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    _check_names(name_of(fun), named, inputs, [] if has_rest else unknown)
-    return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
-
-
-def _check_function(fun: Any) -> None:
     if not callable(fun):
         raise BindError(
             f"`bind(f)` got {fun!r} of type {type(fun).__name__}, which cannot be called. Nothing "
@@ -66,6 +52,16 @@ def _check_function(fun: Any) -> None:
             "whole. Nothing was bound. Write the branch with `jax.lax.cond` or `jnp.where`, or set "
             "the inputs of `guarded(f)` yourself."
         )
+    parameters = parameters_of(fun)
+    if parameters is None:
+        return dict(inputs)
+    named = {
+        key: p for key, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
+    unknown = [key for key in inputs if key not in named]
+    has_rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    _check_names(name_of(fun), named, inputs, [] if has_rest else unknown)
+    return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
 
 
 def _check_names(

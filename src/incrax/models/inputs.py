@@ -258,7 +258,11 @@ class Inputs:
             if index is None:
                 pairs.append((path, value))
                 continue
-            _check_number(name, value)
+            if has_tracer([value]) or np.shape(value) != ():
+                raise InputValueError(
+                    f"`{name}` was to be set to {type_name(value)}, and an element of an array takes one "
+                    "number, outside of transformed functions. The model is as it was."
+                )
             elements.setdefault(path, {})[index] = value
         arrays = (
             (path, _written(self.leaves[self.names.number(path)].value, own))
@@ -392,7 +396,11 @@ class Inputs:
         old = jax.tree.structure(parts_of(self.trees, path)[path])
         new = jax.tree.structure(value)
         if old != new:
-            raise _other_structure(f"`{path}`", str(new), str(old))
+            raise InputValueError(
+                f"`{path}` has the structure {old} and was to be set to one of {new}. The model is as "
+                'it was. Pass the same structure, or bind a new model; only inputs with the role "data" '
+                "may change theirs."
+            )
         found = {}
         for number, given in zip(self.names.numbers(path), jax.tree.leaves(value), strict=True):
             leaf = self.leaves[number]
@@ -424,19 +432,6 @@ def _no_element(name: str, path: str, shape: tuple[int, ...]) -> UnknownInputErr
         "an index that counts from 1. The model is as it was. Indices count from 0, one "
         "for each axis."
     )
-
-
-def _check_number(name: str, value: Any) -> None:
-    """Refuse what one element cannot be.
-
-    Raises:
-        InputValueError: it is traced, or an array.
-    """
-    if has_tracer([value]) or np.shape(value) != ():
-        raise InputValueError(
-            f"`{name}` was to be set to {type_name(value)}, and an element of an array takes one "
-            "number, outside of transformed functions. The model is as it was."
-        )
 
 
 def _written(leaf: Any, elements: Mapping[tuple[int, ...], Any]) -> Any:
@@ -476,15 +471,6 @@ def _held(path: str, leaf: Any, role: str) -> Any:
     ):
         return leaf
     return frozen(leaf) if role == DATA else leaf.copy()
-
-
-def _other_structure(path: str, seen: str, expected: str) -> InputValueError:
-    """A value of another tree structure."""
-    return InputValueError(
-        f"{path} has the structure {expected} and was to be set to one of {seen}. The model is as "
-        'it was. Pass the same structure, or bind a new model; only inputs with the role "data" '
-        "may change theirs."
-    )
 
 
 def _check_name(name: Any) -> None:

@@ -65,7 +65,12 @@ class Training:
         inputs = self._inputs
         if new := as_given(values, named):
             inputs.set(new)
-        self._check_roles()
+        if _fitted(self._inputs) != self._fitted:
+            raise BindError(
+                "Roles of the model changed since `training` was called, and its steps are those "
+                "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
+                "again."
+            )
         given = inputs.values
         frame, leaves = framed(inputs.names.treedef, given, list(map(is_dynamic, given)))
         loss, stepped, state, self._optimizer_state = self._step(
@@ -75,14 +80,6 @@ class Training:
         inputs.commit(dict(zip(numbers, [*stepped, *state], strict=True)))
         self.num_steps += 1
         return loss
-
-    def _check_roles(self) -> None:
-        if _fitted(self._inputs) != self._fitted:
-            raise BindError(
-                "Roles of the model changed since `training` was called, and its steps are those "
-                "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
-                "again."
-            )
 
     def _trained(self) -> list[Any]:
         """What is trained, as arrays; optimisers see it in the shape of `grad()`."""

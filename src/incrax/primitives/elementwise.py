@@ -99,11 +99,6 @@ def as_words(eqn: Equation, _: View) -> list[Reads]:
 # --- work -----------------------------------------------------------------------------------------
 
 
-def _arithmetic(per_real: int, per_complex: int) -> Callable[[Equation], EquationWork]:
-    """FLOPs per element of the result, real and complex."""
-    return lambda eqn: counted(eqn, per_real * out_size(eqn), per_complex / per_real)
-
-
 def _comparison(complex_factor: int) -> Callable[[Equation], EquationWork]:
     """An integer operation per element of the result."""
 
@@ -176,7 +171,9 @@ _PLACED = Primitive(index=in_place, work=no_work)
 
 
 def _flops(per_real: int, per_complex: int, **known: Any) -> Primitive:
-    return replace(_ANY, work=_arithmetic(per_real, per_complex), **known)
+    """FLOPs per element of the result, real and complex."""
+    work = lambda eqn: counted(eqn, per_real * out_size(eqn), per_complex / per_real)
+    return replace(_ANY, work=work, **known)
 
 
 def _integer(rule: Callable[..., Any]) -> Primitive:

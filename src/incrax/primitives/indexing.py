@@ -220,16 +220,12 @@ def _scatter(kind: str) -> Any:
         if known is not None:
             written = lambda: _written(windows.numbers(known).ravel())
             new = new._replace(pairs=written)
-            if _replaces(eqn):
+            # `x.at[i].apply(f)`, which reads what it replaces, is a scatter, too.
+            if eqn.primitive.name == "scatter" and not _jax.sub_bodies(eqn):
                 old = old._replace(pairs=lambda: _all_but(written()[0], windows.shape))
         return [Reads([old, indices, new])]
 
     return index
-
-
-def _replaces(eqn: Equation) -> bool:
-    """Whether nothing is read of the elements that are written; `x.at[i].apply(f)` is a scatter, too."""
-    return eqn.primitive.name == "scatter" and not _jax.sub_bodies(eqn)
 
 
 def _scattered(eqn: Equation, windows: Windows, kind: str) -> tuple[Read, Read, Read]:

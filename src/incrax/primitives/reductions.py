@@ -172,11 +172,6 @@ def _num_reduced(eqn: Equation) -> int:
     return max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0)
 
 
-def _operations(complex_factor: float) -> Callable[[Equation], EquationWork]:
-    """One for each of these."""
-    return lambda eqn: counted(eqn, _num_reduced(eqn), complex_factor)
-
-
 def _comparisons(eqn: Equation) -> EquationWork:
     return EquationWork(int_ops=float(_num_reduced(eqn)))
 
@@ -246,7 +241,7 @@ def _extreme(method: str) -> Callable[..., Any]:
 def _reduction(kind: str, complex_factor: float, **known: Any) -> Primitive:
     return Primitive(
         index=_reduced(REDUCED[kind]),
-        work=_operations(complex_factor),
+        work=lambda eqn: counted(eqn, _num_reduced(eqn), complex_factor),
         is_unfused=True,
         additions=3.0,
         **known,

@@ -62,7 +62,7 @@ _BODIES = "jaxpr", "branches", "ft_in", "ft_out"
 def refuse(eqn: Equation, kind: Kind) -> None:
     """Raise `MixedRowsError` with the line of an equation that mixes rows."""
     line = _jax.source_line(eqn)
-    types = ", ".join(map(_type, eqn.invars)) or "no inputs"
+    types = ", ".join(_jax.short_type(atom.aval) for atom in eqn.invars) or "no inputs"
     raise mixed_rows(
         f"`{eqn.primitive.name}`{f' at {line}' if line else ''}, of {types}", kind.mixes
     )
@@ -114,9 +114,11 @@ class RowsComparison:
         self._bind([*program.invars, *program.constvars], [*other.invars, *other.constvars])
         for var, *pair in zip(program.constvars, program.consts, other.consts, strict=True):
             if self.axes[var] is not None:
-                raise mixed_rows(f"`constant`, of {_type(var)}", "has one entry a row")
+                raise mixed_rows(
+                    f"`constant`, of {_jax.short_type(var.aval)}", "has one entry a row"
+                )
             if not _same_number(*pair):
-                raise branches_on_rows(f"other values in a constant {_type(var)}")
+                raise branches_on_rows(f"other values in a constant {_jax.short_type(var.aval)}")
         if len(program.eqns) != len(other.eqns):
             raise branches_on_rows(f"{len(program.eqns)} and {len(other.eqns)} equations")
         place = 0
@@ -136,7 +138,9 @@ class RowsComparison:
         shape = getattr(var.aval, "shape", ())
         others = getattr(other.aval, "shape", ())
         if len(shape) != len(others):
-            raise branches_on_rows(f"types {_type(var)} and {_type(other)}")
+            raise branches_on_rows(
+                f"types {_jax.short_type(var.aval)} and {_jax.short_type(other.aval)}"
+            )
         pairs = enumerate(zip(shape, others, strict=True))
         differing = {d: pair for d, pair in pairs if pair[0] != pair[1]}
         if not differing:
@@ -223,10 +227,6 @@ class RowsComparison:
             self.match(*programs)
         self._is_inner = was_inner
         return OTHER_LENGTH if any(self.axes[v] == NO_PLACE for v in eqn.outvars) else None
-
-
-def _type(atom: Any) -> str:
-    return atom.aval.str_short(short_dtypes=True)
 
 
 def _same_number(a: Any, b: Any) -> bool:

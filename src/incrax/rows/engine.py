@@ -21,7 +21,7 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import deleted_input
 from incrax._names import name_of
-from incrax._program import Program, Values, trace, type_of
+from incrax._program import Env, Program, Results, Values, trace, type_of
 from incrax._progress import Meter
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
@@ -67,9 +67,6 @@ there are.
 """
 
 
-Env: TypeAlias = dict[Var, Any]
-Results: TypeAlias = list[Any]
-"""Of some chunks: the partial results of a pass; of one chunk also its per-row results."""
 Version: TypeAlias = tuple[LeafValue, ...]
 """What a section reads: one object for all values of the same bits."""
 
@@ -81,7 +78,8 @@ ChunkKind: TypeAlias = tuple[int, bool, int]
 @dataclass(eq=False)
 class PassTable:
     """What is known of one pass: by the version of what chunks read, the results of chunks and runs
-    by their numbers; by all that it depends on, values that follow; and the compiled rest.
+    by their numbers; by all that it depends on, values that follow; and the compiled rest. Results of some chunks are
+    the partial results of the pass; of one chunk also its per-row results.
     """
 
     phase: Phase
@@ -254,7 +252,7 @@ class RowEngine:
         """Raise where rows are streamed, and results have an entry for each."""
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows._chunks):
-            types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
+            types = ", ".join(_jax.short_type(v.aval) for v in per_row)
             raise MixedRowsError(
                 f"`incremental(f)` got `Rows` that are read from a file, and f returns {types}, "
                 "with an entry for each row: that may be more than memory holds. Nothing was "

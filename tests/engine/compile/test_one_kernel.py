@@ -49,7 +49,6 @@ def marked(fun, *args):
     return MARK in jax.jit(lambda *args: in_one_kernel(fun, *args)).lower(*args).as_text()
 
 
-@pytest.mark.optimized
 @pytest.mark.parametrize("k", [0, 7, 988])
 def test_values_are_those_of_plain_jax(k):
     assert marked(rows, X, TABLE, k)
@@ -162,7 +161,6 @@ def test_looks_of_few_numbers_are_one_kernel(fun, args, is_marked):
     np.testing.assert_array_equal(sites.inputs(state)[path], expected)
 
 
-@pytest.mark.optimized
 @pytest.mark.parametrize("dtype", [int, float])
 def test_a_loop_is_one_kernel_where_nothing_is_summed_anew(dtype):
     spins = np.where(np.arange(64) % 3, 1, -1).astype(dtype)

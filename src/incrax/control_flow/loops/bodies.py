@@ -153,7 +153,7 @@ def traced_turn(
         if (x.shape, x.dtype) != (aval.shape, aval.dtype):
             raise LoopTypeError(
                 f"The function of `{name}` got `carry{jax.tree_util.keystr(path)}` as "
-                f"{_shown(jax.typeof(x))} and returned it as {_shown(aval)}. This is usually an "
+                f"{_jax.short_type(jax.typeof(x))} and returned it as {_jax.short_type(aval)}. This is usually an "
                 "`init` of integers that becomes floating-point, of float32 beside float64, or of "
                 "one shape that is broadcast to another. A loop's carry has one type for all "
                 "turns. Nothing was evaluated. Give `init` the type that a turn returns."
@@ -181,10 +181,6 @@ def _strong(new: Any, old: Any) -> Any:
 
 def _is_weak(x: Any) -> bool:
     return getattr(jax.typeof(x), "weak_type", False)
-
-
-def _shown(aval: Any) -> str:
-    return aval.str_short(short_dtypes=True)
 
 
 # --- derivatives ----------------------------------------------------------------------------------
@@ -369,11 +365,9 @@ def batched_body(
 # --- one object for bodies that are alike ---------------------------------------------------------
 
 
-def _body_bytes(jaxpr: Any) -> int:
-    return program_bytes(len(_jax.open_jaxpr(jaxpr).eqns))
-
-
-_known: LruTable[Hashable, Any] = LruTable(MAX_BODIES, weigh=_body_bytes)
+_known: LruTable[Hashable, Any] = LruTable(
+    MAX_BODIES, weigh=lambda jaxpr: program_bytes(len(_jax.open_jaxpr(jaxpr).eqns))
+)
 
 
 def remembered(jaxpr: Any) -> Any:

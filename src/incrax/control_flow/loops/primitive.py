@@ -92,7 +92,7 @@ def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
 def _types(*avals: Any, jaxpr: Any, spec: Spec) -> tuple[list[Any], Any]:
     carry, row = spec.layout.split_results(avals_out(jaxpr))
     ys = [_jax.stacked_aval(aval, spec.capacity) for aval in row]
-    return [*carry, *ys], _jax.effects_of(jaxpr)
+    return [*carry, *ys], jaxpr.effects
 
 
 # --- tangents -------------------------------------------------------------------------------------
@@ -118,16 +118,12 @@ def _push_stored(values: Values, tangents: Values, split: Linearized, spec: Spec
     consts, carry, xs = spec.layout.split(inputs)
     before = call(split.prelude, [x for x, _, _ in consts])
     const_dot = [dot for _, dot, moves in consts if moves]
-    carry_dot = [_tangent(x, dot) for x, dot, moves in carry if moves]
+    carry_dot = [jnp.zeros_like(x) if dot is None else dot for x, dot, moves in carry if moves]
     turn = [*(xs[k][0] for k in split.rows), *outs[num_outs:]]
     xs_dot = [dot for _, dot, moves in xs if moves]
     groups = ((before, False), (const_dot, True), (carry_dot, True), (turn, False), (xs_dot, True))
     along = spec.derived(layout=split.layout, is_linear=_marks(groups))
     return outs[:num_outs], loop_p.bind(num[0], *_joined(groups), jaxpr=split.tangent, spec=along)
-
-
-def _tangent(x: Any, dot: Any) -> Any:
-    return jnp.zeros_like(x) if dot is None else dot
 
 
 def _push_pieces(

@@ -92,7 +92,7 @@ def _flat(cond: Callable[[Any], Any], tree: Any) -> Callable[..., Any]:
         if held.shape or held.dtype != bool:
             raise LoopTypeError(
                 "The condition of `while_loop` must return one boolean, and returned "
-                f"{jax.typeof(held).str_short(short_dtypes=True)}. Nothing was evaluated. Reduce "
+                f"{_jax.short_type(jax.typeof(held))}. Nothing was evaluated. Reduce "
                 "it, for example by `jnp.any`, or compare it with a number."
             )
         return held

@@ -34,6 +34,7 @@ import numpy as np
 from incrax import _jax
 from incrax._locations import defining_file, is_installed, is_own_module
 from incrax._messages import listed
+from incrax._names import contents
 from incrax.engine.inputs.mutable import has_fields_in_c, slots_of
 from incrax.errors import CapturedStateError
 
@@ -359,7 +360,7 @@ class Captured:
             self.visit(f"{name}.__defaults__", fun.__defaults__)
             self.visit(f"{name}.__kwdefaults__", fun.__kwdefaults__)
         for variable, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
-            self._visit_variable(variable, functools.partial(contents, cell))
+            self._visit_variable(variable, functools.partial(contents, cell, MISSING))
         if is_own or vars(fun):
             self._watch(name, lambda: _content_of_function(fun))
 
@@ -410,14 +411,6 @@ def captured_by(name: str, roots: Sequence[Any], constant: Sequence[str]) -> Cap
             "the function reads and that is none of its own."
         )
     return found
-
-
-def contents(cell: Any) -> Any:
-    """What a cell holds."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return MISSING
 
 
 def _content_of_function(fun: types.FunctionType) -> tuple[Any, Collection[Any]]:

@@ -31,7 +31,7 @@ from incrax._jax_options import spelled_here
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import check_function, checked_count, wrong_option
 from incrax._names import WrapsFunction, name_of, names_in, reduced
-from incrax._program import Values
+from incrax._program import OtherTypesError, Values
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
 from incrax.control_flow.loops.padded import Names
@@ -50,7 +50,7 @@ from incrax.control_flow.tapes.making import (
     of_static,
     static_arguments,
 )
-from incrax.control_flow.tapes.paths import OtherTypes, Path, Tape, TapeStats, int_of
+from incrax.control_flow.tapes.paths import Path, Tape, TapeStats, int_of
 from incrax.engine.inputs.leaves import has_tracer
 from incrax.engine.inputs.signature import Args, Function, Kwargs, Signature
 from incrax.errors import PythonBranchError, TooManyPathsError
@@ -119,7 +119,7 @@ class Guarded(WrapsFunction, Generic[P, R]):
             return self._call(args, kwargs)
         try:
             results, failing = path.run(path.consts, *leaves)
-        except (OtherTypes, TypeError):
+        except (OtherTypesError, TypeError):
             return self._call(args, kwargs)
         self._stats.calls += 1
         if not path.num_guards or (number := int_of(failing)) == path.num_guards:
@@ -422,14 +422,13 @@ def _check(f: Any, guard: Any, max_paths: Any, fallback: Any) -> None:
         raise wrong_option("guarded(guard=...)", guard, "a function of the same arguments")
     checked_count("guarded(max_paths=...)", max_paths)
     if fallback not in FALLBACKS:
-        raise ValueError(_unknown_fallback(fallback))
-
-
-def _unknown_fallback(fallback: Any) -> str:
-    text = f'`guarded(fallback=...)` got {fallback!r}; use "eager" or "error".'
-    if fallback != "cond":
-        return text
-    return f'{text} "cond" was removed: write branches that have too many paths as `jax.lax.cond` by hand.'
+        text = f'`guarded(fallback=...)` got {fallback!r}; use "eager" or "error".'
+        if fallback == "cond":
+            text += (
+                ' "cond" was removed: write branches that have too many paths as `jax.lax.cond` by '
+                "hand."
+            )
+        raise ValueError(text)
 
 
 def _plain(f: Function) -> Function:

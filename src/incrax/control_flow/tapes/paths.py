@@ -20,7 +20,7 @@ import jax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._program import STATEFUL, Program, Values, evaluator, has_type
+from incrax._program import STATEFUL, OtherTypesError, Program, Values, evaluator, has_type
 from incrax._table import Counters
 from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
@@ -66,10 +66,6 @@ class TapeStats(Counters):
     aborted: int = 0
 
 
-class OtherTypes(Exception):
-    """A path got arguments of other types than it was recorded for; never leaves the package."""
-
-
 class Path:
     """A straight-line program, the guards that it rests on, and how often it was right.
 
@@ -95,7 +91,7 @@ class Path:
         self.avals: tuple[Any, ...] = tuple(var.aval for var in self.program.invars)
         self._stats = stats
         self._num_results = recording.num_results
-        sizes = map(_jax.array_bytes, self.program.consts)
+        sizes = [_jax.aval_bytes(var.aval) for var in self.program.constvars]
         self._lifted = [n for n, size in enumerate(sizes) if size > MAX_EMBEDDED_BYTES]
         self.consts: tuple[Any, ...] = tuple(self.program.consts[n] for n in self._lifted)
         self.needs_check: bool = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
@@ -119,7 +115,7 @@ class Path:
                 map(has_type, map(jax.typeof, leaves), self.avals)
             )
             if not is_same or (of_config and context_key() != self._config):
-                raise OtherTypes
+                raise OtherTypesError
             self._stats.compiles += 1
             return run(consts, *leaves)
 

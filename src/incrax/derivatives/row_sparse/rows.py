@@ -165,7 +165,12 @@ class RowSparse:
 
     def __mul__(self, factor: Any) -> RowSparse:
         if isinstance(factor, RowSparse) or jnp.ndim(factor) != 0:
-            raise _not_a_number(factor)
+            # Other rows than the stored ones would matter.
+            raise TypeError(
+                f"`*` of a `RowSparse` got {type(factor).__name__}; rows are multiplied by scalars, "
+                "and other operands would give other rows than the stored ones a value. Use "
+                "`todense()`, or apply the operation to `values` after `coalesce()`."
+            )
         return RowSparse(self.indices, self.values * factor, self.shape)
 
     __rmul__ = __mul__
@@ -191,13 +196,4 @@ def _other_shape(operation: str, seen: tuple[int, ...], expected: tuple[int, ...
         f"`{operation}` of a `RowSparse` of the shape {expected} got an array of the shape {seen}; "
         "nothing is "
         "broadcast, because rows would then stand for others. Use arrays of the same shape."
-    )
-
-
-def _not_a_number(value: Any) -> TypeError:
-    """A factor that is no number would make other rows than the stored ones matter."""
-    return TypeError(
-        f"`*` of a `RowSparse` got {type(value).__name__}; rows are multiplied by scalars, and other "
-        "operands would give other rows than the stored ones a value. Use `todense()`, or apply the "
-        "operation to `values` after `coalesce()`."
     )

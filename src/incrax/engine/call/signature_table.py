@@ -21,7 +21,7 @@ from incrax._names import groups_in, name_of
 from incrax._program import Function, Results, Values
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
-from incrax._tuning import Tuning, differing
+from incrax._tuning import Policy, Tuning, differing
 from incrax.engine.call.analysis import (
     RULE_KEEPING_PASSES,
     Analysis,
@@ -52,22 +52,22 @@ MAX_SIGNATURES = 16
 
 
 class Options(NamedTuple):
-    """How a function is made incremental."""
+    """How a function is made incremental: the options of `incremental`, those of `Tuning` in one."""
 
-    is_exact: bool = False
+    policy: Policy = "fast"
     versions: int = 2
     memory: int | None = None
     tuning: Tuning = Tuning()
     algebra: bool = False
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether equal inputs give equal bits."""
+        return self.policy == "exact"
+
     def __str__(self) -> str:
         """What differs from the defaults, as `incremental` takes it."""
-        return differing(self._named(), Options()._named())
-
-    def _named(self) -> dict[str, Any]:
-        """The options as users name them."""
-        options = self._asdict()
-        return {"policy": "exact" if options.pop("is_exact") else "fast", **options}
+        return differing(self._asdict(), self._field_defaults)
 
     def limits(self, num_parts: int) -> Limits:
         """What the store may keep, found out when it is needed: asking for free memory starts JAX's

@@ -41,7 +41,8 @@ def in_one_kernel(fun: Callable[..., Any], *args: Any) -> Any:
 
     Under `vmap` and derivatives it is as if it were not here.
     """
-    if not _jax.is_on_one_device():
+    # In a `shard_map`, what is traced knows along which axes it varies.
+    if jax.sharding.get_abstract_mesh().manual_axes:
         return fun(*args)
     traced, types = jax.make_jaxpr(fun, return_shape=True)(*args)
     body = _jax.open_jaxpr(traced)

@@ -104,12 +104,11 @@ class Plan:
         return outputs
 
     def __str__(self) -> str:
-        lines = [f"load  {_type(var)}" for var in self.loads]
-        lines += [
-            f"run   {eqn.primitive.name} -> {' '.join(map(_type, eqn.outvars))}"
-            for eqn in self.eqns
-        ]
-        return "\n".join(lines + [f"save  {_type(var)}" for var in self.saves])
+        lines = [f"load  {_jax.short_type(var.aval)}" for var in self.loads]
+        for eqn in self.eqns:
+            made = " ".join(_jax.short_type(var.aval) for var in eqn.outvars)
+            lines.append(f"run   {eqn.primitive.name} -> {made}")
+        return "\n".join(lines + [f"save  {_jax.short_type(var.aval)}" for var in self.saves])
 
 
 class Extent(NamedTuple):
@@ -195,10 +194,6 @@ class Blocked(RowArguments):
     def share(self) -> float:
         """The share of the rows that ran; all of them where nothing is known."""
         return 1.0 if self.num_run is None else self.num_run / self.num
-
-
-def _type(var: Var) -> str:
-    return var.aval.str_short(short_dtypes=True)
 
 
 class Prices(NamedTuple):

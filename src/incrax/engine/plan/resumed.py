@@ -27,7 +27,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Body, Equation, Var
-from incrax._program import Values, from_jaxpr, read_vars
+from incrax._program import Values, from_jaxpr
 from incrax.engine.plan.row_sets import RowSet
 from incrax.engine.program.cost import Calibration
 
@@ -266,7 +266,7 @@ class Resumable(NamedTuple):
         num_known = -1
         while num_known != len(reached):
             num_known = len(reached)
-            reached = _reached(body, reached)
+            reached = _jax.reached(body, reached)
             reached |= {var for var, out in carries if isinstance(out, Var) and out in reached}
         return any(
             not is_sum
@@ -369,18 +369,9 @@ def resumable(eqn: Equation) -> Resumable | None:
 # --- carries that are added to --------------------------------------------------------------------
 
 
-def _reached(body: Body, start: set[Var]) -> set[Var]:
-    """The variables of a step that depend on some of them."""
-    found = set(start)
-    for eqn in body.eqns:
-        if not found.isdisjoint(read_vars(eqn)):
-            found.update(eqn.outvars)
-    return found
-
-
 def _addends(body: Body, var: Var, out: Atom) -> list[Atom] | None:
     """What a step adds to a carry; None if it does something else to it, too."""
-    reached = _reached(body, {var})
+    reached = _jax.reached(body, {var})
     writer = {each: eqn for eqn in body.eqns for each in eqn.outvars}
     addends: list[Atom] = []
     while out is not var:
@@ -404,7 +395,7 @@ def _is_sum(body: Body, var: Var, out: Atom) -> bool:
     addends = _addends(body, var, out)
     if addends is None or var.aval.dtype == np.bool_:
         return False
-    reached = _reached(body, {var})
+    reached = _jax.reached(body, {var})
     return sum(isinstance(atom, Var) and atom in reached for atom in body.outvars) == 1
 
 

@@ -177,14 +177,6 @@ def _product_of_losses(lost: Any, times: Any) -> Any:
     return lax.select(lost > 0, lost * times, lax.full_like(lost, 0))
 
 
-def _unit(dtype: Any) -> float:
-    """What is lost at most where a product is small: a few of the least normal number, relative to what
-    the result may lose.
-    """
-    numbers = jnp.finfo(dtype)
-    return float(8.0 * numbers.tiny / numbers.eps)
-
-
 def _negated(env: RowEnvironment, eqn: Equation) -> Sum:
     """The other sign."""
     return tuple(map(_minus, env.put_off_as(eqn.invars[0])))
@@ -309,7 +301,11 @@ def _lost_in(env: RowEnvironment, eqn: Equation, term: Weighted, lost: Var) -> A
     """The least absolute value of each sum against which what its terms lost is small."""
     largest = _derived(env, eqn, "largest", [lost], lambda x: lax.reduce_max(x, term.axes))
     weight = size_of(term.weight)
-    most = jnp.max(weight) * (weight.size * _unit(weight.dtype))
+    numbers = jnp.finfo(weight.dtype)
+    # Lost at most where a product is small: a few of the least normal number, relative to what the
+    # result may lose.
+    unit = float(8.0 * numbers.tiny / numbers.eps)
+    most = jnp.max(weight) * (weight.size * unit)
     return _product_of_losses(env.result(largest), most)
 
 

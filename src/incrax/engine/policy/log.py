@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from incrax._jax import Var, aval_bytes
+from incrax._jax import Var, aval_bytes, short_type
 from incrax._messages import first_few
 from incrax._table import seconds_text
 from incrax.engine.inputs.paths import mask_paths
@@ -34,6 +34,7 @@ class Journal(NamedTuple):
 
     def planned(self, entry: Entry, plan: Plan, num_equations: int, whole_s: float | None) -> None:
         """A program was made for a dirty set; the whole program needs so long, if it was timed."""
+        promise = f"; estimated {seconds_text(plan.seconds)}, the whole function takes "
         logger.info(
             "%s: new plan for changes of %s, which came up %s: runs %d equations of a function of "
             "%d, loads %d saved "
@@ -44,7 +45,7 @@ class Journal(NamedTuple):
             len(plan.eqns),
             num_equations,
             len(plan.loads),
-            _promise(plan.seconds, whole_s),
+            "" if whole_s is None else promise + seconds_text(whole_s),
         )
 
     def chosen(self, entry: Entry) -> None:
@@ -77,7 +78,7 @@ class Journal(NamedTuple):
             self.name,
             len(variables),
             total / 1e6,
-            first_few([_type(var) for var in variables]),
+            first_few([short_type(var.aval) for var in variables]),
             budget_bytes / 1e6,
         )
         return len(variables)
@@ -126,15 +127,3 @@ def note_forgotten(name: str, max_signatures: int) -> None:
         name,
         max_signatures,
     )
-
-
-def _promise(plan_s: float, whole_s: float | None) -> str:
-    return (
-        ""
-        if whole_s is None
-        else f"; estimated {seconds_text(plan_s)}, the whole function takes {seconds_text(whole_s)}"
-    )
-
-
-def _type(var: Var) -> str:
-    return var.aval.str_short(short_dtypes=True)

@@ -103,7 +103,7 @@ class _Inlining:
         self.consts: dict[Var, Any] = {}
         self._closed = closed
         self._opens_solves = opens_solves
-        self._has_line = functools.cache(_jax.has_user_frame)
+        self._line = functools.cache(_jax.user_frame)
 
     def visit(self, eqn: Equation, names: dict[Var, Atom], *, is_inner: bool = False) -> None:
         """Add an equation, or those inside; `names` get what stands for its results: a new variable
@@ -131,7 +131,7 @@ class _Inlining:
         names: dict[Var, Atom] = dict(zip(variables, (*constvars, *inputs), strict=True))
         for eqn in body.eqns:
             source_info = eqn.source_info
-            is_of_user = self._has_line(source_info.traceback)
+            is_of_user = self._line(source_info.traceback) is not None
             new = eqn.replace(
                 invars=list(resolved(eqn.invars, names)),
                 source_info=source_info if is_of_user else caller,

@@ -27,7 +27,8 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax.engine.rewrites.derived import DerivedTable, Values, recomputed
+from incrax._program import Env
+from incrax.engine.rewrites.derived import DerivedTable, recomputed
 from incrax.engine.rewrites.forms import MAX_DEGREE, Forms
 from incrax.engine.rewrites.products import multiply
 from incrax.engine.rewrites.statistics import (
@@ -85,8 +86,8 @@ def polynomial_reductions(
         return None
     centred = tuple(make_statistics(group, forms, table) for group in groups)
 
-    def compute(values: Values) -> tuple[Values, list[Any]]:
-        results: Values = {}
+    def compute(values: Env) -> tuple[Env, list[Any]]:
+        results: Env = {}
         guards = []
         for group, var in zip(groups, centred, strict=True):
             found, is_right = _results(group, forms, values[var], values)
@@ -148,11 +149,11 @@ def _is_handy(group: Group) -> bool:
 # --- results --------------------------------------------------------------------------------------
 
 
-def _results(group: Group, forms: Forms, known: Any, values: Values) -> tuple[Values, Any]:
+def _results(group: Group, forms: Forms, known: Any, values: Env) -> tuple[Env, Any]:
     """The reductions, and whether they are right."""
     numbers = [number_of(values[var], inverse) for var, inverse in group.cone.symbols]
     polynomials, is_right = taylor(group, known, pack(numbers, group.dtype))
-    results: Values = {}
+    results: Env = {}
     for var, value in zip(group.outputs, unpack(polynomials, group.avals), strict=True):
         factors = forms.of[var].factors
         scales = [(values[factor].astype(value.dtype), inverse) for factor, inverse in factors]

@@ -30,6 +30,7 @@ from incrax.engine.program.simplify import needed_equations
 from incrax.engine.rewrites.derived import DerivedTable, traced_equations
 from incrax.engine.rewrites.read_rows import Part
 from incrax.engine.rewrites.row_reductions import REDUCTIONS
+from incrax.engine.rewrites.sums_of_products import IsDirty
 from incrax.primitives.entry import shape_of, with_item
 from incrax.primitives.on_rows import (
     Aligned,
@@ -53,8 +54,6 @@ JOINED = {
     "or": lax.bitwise_or,
 }
 """By the kind of a reduction, what makes one result of those of two sets of rows."""
-
-IsDirty = Callable[[Var], bool]
 
 
 How = Callable[[], object]

@@ -21,7 +21,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Body, Equation, Var
-from incrax._program import read_vars, writes_of, written_vars
+from incrax._program import Env, read_vars, writes_of, written_vars
 from incrax.engine.program.simplify import needed_equations, reading, renamed
 from incrax.engine.program.structure import value_key
 
@@ -227,14 +227,11 @@ class Recomputed(NamedTuple):
     guard: Var
 
 
-Values = dict[Var, Any]
-
-
 def recomputed(
     eqns: Sequence[Equation],
     inputs: Iterable[Var],
     outputs: Collection[Var],
-    compute: Callable[[Values], tuple[Values, Sequence[Any]]],
+    compute: Callable[[Env], tuple[Env, Sequence[Any]]],
     targets: Iterable[Var],
     trace: Callable[[Sequence[Var], Callable[..., Any]], Body] = _traced,
 ) -> Recomputed | None:

@@ -26,7 +26,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from incrax._jax import Equation, Var
-from incrax.engine.rewrites.derived import DerivedTable, Recomputed, Values, recomputed
+from incrax._program import Env
+from incrax.engine.rewrites.derived import DerivedTable, Recomputed, recomputed
 from incrax.engine.rewrites.partial_sums import MIN_ROWS
 from incrax.engine.rewrites.products import (
     Piece,
@@ -111,7 +112,7 @@ def _rewritten(
     for piece in pieces:
         products += [Product(piece.shared), piece.weight]
 
-    def compute(values: Values) -> tuple[Values, list[Any]]:
+    def compute(values: Env) -> tuple[Env, list[Any]]:
         parts: dict[Var, list[Any]] = {sink: [] for sink in sinks}
         guards = []
         for stack in stacks:

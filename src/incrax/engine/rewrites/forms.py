@@ -180,13 +180,10 @@ def is_small(var: Any) -> bool:
 def _is_rounded(eqn: Equation) -> bool:
     """Whether numbers lose digits and range: what overflows there is no multiple of anything."""
     read, written = (
-        [_bits(atom) for atom in atoms if _is_inexact(atom)] for atoms in (eqn.invars, eqn.outvars)
+        [int(np.finfo(atom.aval.dtype).bits) for atom in atoms if _is_inexact(atom)]
+        for atoms in (eqn.invars, eqn.outvars)
     )
     return min(written, default=0) < max(read, default=0)
-
-
-def _bits(atom: Any) -> int:
-    return int(np.finfo(atom.aval.dtype).bits)
 
 
 def _is_inexact(var: Any) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Literal, Var
+from incrax._jax import Atom, Equation, Var
 from incrax._program import Program, all_read, read_vars, reads_of
 from incrax.engine.rewrites.derived import traced_equations
 from incrax.primitives.entry import shape_of, with_item
@@ -118,7 +118,7 @@ def _read(program: Program) -> tuple[list[Equation], dict[Var, Part]]:
         needed.append(eqn)
         part = read.get(eqn.outvars[0]) if len(eqn.outvars) == 1 else None
         sources = None
-        if part is not None and _is_short(part, eqn):
+        if part is not None and 2 * part.num <= shape_of(eqn.outvars[0])[part.axis]:
             sources = _sources(eqn, part)
         if part is not None and sources is not None:
             parts[eqn.outvars[0]] = part
@@ -126,10 +126,6 @@ def _read(program: Program) -> tuple[list[Equation], dict[Var, Part]]:
             if isinstance(atom, Var):
                 read[atom] = _hull(read[atom], source) if atom in read else source
     return needed[::-1], parts
-
-
-def _is_short(part: Part, eqn: Equation) -> bool:
-    return 2 * part.num <= shape_of(eqn.outvars[0])[part.axis]
 
 
 def _hull(one: Part | None, other: Part | None) -> Part | None:
@@ -219,7 +215,7 @@ class _Narrowing:
         if part is None:
             axis = next(self.parts[x].axis for x in read_vars(eqn) if x in self.parts)
             part = Part(axis, 0, shape_of(var)[axis])
-        whole = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]
+        whole = lambda atom: _jax.read(atom, env)
         runs = runs_along(eqn, part.axis)
         if runs is not None:
             rows_of = lambda atom, ends: self._rows(atom, Part(part.axis, *ends), env)

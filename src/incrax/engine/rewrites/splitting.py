@@ -13,10 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from incrax._jax import Atom, Equation, Var
-from incrax._program import all_read, evaluated, trace, writes_of
+from incrax._program import Values, all_read, evaluated, trace, writes_of
 from incrax.engine.program.simplify import drop_dead, inline_jits, needed_equations
-
-Values = Sequence[Any]
 
 
 class InTwo:
