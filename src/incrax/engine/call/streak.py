@@ -226,7 +226,7 @@ class RowStreak(Streak):
         values = list(self._values)
         for i in self._moving:
             value = values[i] = LeafValue(leaves[i])
-            if value.is_deleted():
+            if value.array is not None and is_array_deleted(value.array):
                 return None
         return self._from_nearest(tuple(values))
 
