@@ -451,7 +451,7 @@ def test_bad_input():
     state, sites = f.sites(start(), moves=["p['theta'][*]"])
     with pytest.raises(UnknownInputError, match=r"an input that `moves` did not name"):
         sites.look(state, {"p['scale']": 1.0})
-    with pytest.raises(UnknownInputError, match=r"names no input .* are: p\['theta'\]"):
+    with pytest.raises(UnknownInputError, match=r"names no input .* are: `p\['theta'\]`"):
         sites.look(state, {"p['thet']": 1.0})
     with pytest.raises(UnknownInputError, match=r"Did you mean `p\['theta'\]`\?"):
         sites.look(state, {"theta": 1.0})
