@@ -162,14 +162,14 @@ class PlanStreak(Streak):
         self, signature: Signature, out_tree: Any, engine: Engine, repeated: Repeated
     ) -> None:
         super().__init__(signature, out_tree, engine, repeated)
-        entry = repeated.repeat.entry
-        executable = repeated.repeat.program.executable
+        repeat = repeated.repeat
+        executable = repeat.program.executable
         self._base = repeated.base
         self._older = self._states[:-1]
         self._run = executable.family.call
         self._read = executable.leaves
         self._given = (*executable.constants, *repeated.loads)
-        elements = engine.layout.elements(entry.dirty)
+        elements = engine.layout.elements(repeat.entry.dirty)
         self._changed = [(i, elements[i]) for i in self._moving]
         self._feeds = [value.feed for value in self._values]
 
