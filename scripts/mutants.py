@@ -1183,9 +1183,9 @@ MUTANTS = [
     ),
     Mutant(
         "calls that bypassed are told by looks, which find colder caches",
-        "engine/policy/verdict.py",
-        "return max(self.turn_s - BYPASS_S, 0.0) or self._each_s",
-        "return self._each_s",
+        "engine/policy/ledger.py",
+        "return max(self.turn_s - BYPASS_S, 0.0) or whole_s",
+        "return whole_s",
         "tests/inspection/test_logging.py",
     ),
     Mutant(

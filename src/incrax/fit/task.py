@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, Incremental, Prepared, Tuning, prepare
+from incrax._table import many
 from incrax.derivatives.prepared import tuning_of
 from incrax.derivatives.transforms import options_of, plain
 from incrax.errors import MethodError
@@ -199,9 +200,8 @@ class Counts(NamedTuple):
 
     def text(self, work: Work) -> str:
         """What was evaluated, and what share of it saved values avoided."""
-        done = [f"{count} {name}" for name, count in self._asdict().items() if count] or [
-            "no evaluations"
-        ]
+        done = [many(count, name[:-1]) for name, count in self._asdict().items() if count]
+        done = done or ["no evaluations"]
         avoided = [f"{work.avoided:.0%} of the work avoided"] if work.ran else []
         return ", ".join([*done, *avoided])
 

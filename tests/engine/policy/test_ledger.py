@@ -18,6 +18,7 @@ from incrax.engine.policy.ledger import (
     MAX_BYPASSED,
     MAX_CREDIT,
     MAX_DEFERRED,
+    NEWEST,
     Ledger,
     calls_worth,
 )
@@ -232,6 +233,27 @@ def test_the_verdict_counts_calls_that_bypassed():
     lost_s = verdict.bypassed * BYPASS_S
     assert verdict.jit_s == pytest.approx(1000 * WHOLE_S - lost_s)
     assert verdict.ours_s == pytest.approx(1000 * WHOLE_S + num_looks * LOOK_S)
+
+
+def test_calls_that_bypassed_keep_the_seconds_of_their_time():
+    """A machine that has become faster makes no earlier call shorter."""
+    ledger = Ledger()
+    look(ledger)
+    ledger.grant(101)
+    for _ in range(100):
+        skip(ledger)
+    ledger.note_turn(WHOLE_S, WHOLE_S)
+    before_s = ledger.verdict.ours_s
+    ledger.begin_look(WHOLE_S)
+    ledger.grant(101)
+    for _ in range(100):
+        skip(ledger)
+    ledger.note_turn(WHOLE_S / 4, WHOLE_S)
+    verdict = ledger.verdict
+    assert verdict.ours_s > before_s
+    per_call_s = WHOLE_S * (1 - NEWEST * (1 - 1 / 4))
+    assert verdict.bypassed == 202
+    assert verdict.bypassed_s == pytest.approx(101 * (WHOLE_S + per_call_s - 2 * BYPASS_S))
 
 
 def test_the_call_since_which_it_has_paid_is_known():

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 from itertools import repeat
 from operator import length_hint
 
-from incrax.engine.policy.verdict import Verdict
+from incrax.engine.policy.verdict import BYPASS_S, Verdict
 
 LOOK_SHARE = 0.005
 """Of the whole program's seconds, compilation included, what looks that gain nothing may take."""
@@ -78,6 +78,7 @@ class Ledger(Verdict):
 
     credit_s: float = 0.0  # what looks may take
     look_s: float = 0.0  # what one takes, a running mean
+    turn_s: float = 0.0  # of a call that bypassed, a running mean; 0: none was timed
 
     def grant(self, num_calls: int) -> None:
         """So many calls may bypass from now on; the last of them is timed."""
@@ -120,6 +121,7 @@ class Ledger(Verdict):
         counts as one that bypassed.
         """
         self.bypassed += 1
+        self.bypassed_s += whole_s
         self._earn(LOOK_SHARE * whole_s)
 
     def begin_look(self, whole_s: float) -> None:
@@ -128,6 +130,7 @@ class Ledger(Verdict):
         self.grant(0)
         if skipped:
             self.bypassed += skipped
+            self.bypassed_s += skipped * self._turn_of_jit(whole_s)
             self._earn(LOOK_SHARE * skipped * (self.turn_s or whole_s))
             self.weight = 0
             self._waiting += skipped + 1
@@ -226,4 +229,9 @@ class Ledger(Verdict):
         """What saving has been worth since the start, as far as is known now."""
         found = Verdict(*[getattr(self, each.name) for each in fields(Verdict)])
         found.bypassed += self.skipped
+        found.bypassed_s += self.skipped * self._turn_of_jit(self._each_s)
         return found
+
+    def _turn_of_jit(self, whole_s: float) -> float:
+        """Seconds of `jax.jit` in a call of the present bypass."""
+        return max(self.turn_s - BYPASS_S, 0.0) or whole_s

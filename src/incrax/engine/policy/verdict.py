@@ -49,7 +49,7 @@ class Verdict:
     ahead_since: int = (
         0  # the call since which there is a gain, learning included; 0: there is none
     )
-    turn_s: float = 0.0  # of a call that bypassed, a running mean; 0: none was timed
+    bypassed_s: float = 0.0  # what `jax.jit` took in those that bypassed
     gained_s: float = 0.0  # by a call of late
     num_outside: int = 0  # calls to the host in an evaluation: no seconds are compared then
     is_learning: bool = False  # plans are being earned
@@ -62,7 +62,7 @@ class Verdict:
     @property
     def ours(self) -> dict[str, float]:
         """Seconds that all of them took, by what for; learning with what a thread took from them."""
-        bypassed_s = self.bypassed * (self._bypassed_s + BYPASS_S)
+        bypassed_s = self.bypassed_s + self.bypassed * BYPASS_S
         return {
             "compiling": self.compile_s,
             "learning": self.learning_s + CALLER_SHARE * self.behind_s,
@@ -72,7 +72,7 @@ class Verdict:
     @property
     def jit(self) -> dict[str, float]:
         """Seconds that the whole program would have taken for all of them, by what for."""
-        beside_s = self.bypassed * self._bypassed_s + self.unchanged * self._each_s
+        beside_s = self.bypassed_s + self.unchanged * self._each_s
         return {"compiling": self.compile_s, "calls": self.whole_s + beside_s}
 
     @property
@@ -88,11 +88,6 @@ class Verdict:
     @property
     def _each_s(self) -> float:
         return self.whole_s / max(self.calls, 1)
-
-    @property
-    def _bypassed_s(self) -> float:
-        """Of `jax.jit` in a call that bypassed."""
-        return max(self.turn_s - BYPASS_S, 0.0) or self._each_s
 
     @property
     def has_ended(self) -> bool:
@@ -159,5 +154,4 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     found = Verdict(*sums[:-1], is_learning=any(verdict.is_learning for verdict in verdicts))
     num_calls = max(found.num_calls, 1)
     gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / num_calls
-    turn_s = sum(v.turn_s * v.bypassed for v in verdicts) / max(found.bypassed, 1)
-    return replace(found, ahead_since=0, turn_s=turn_s, gained_s=gained_s)
+    return replace(found, ahead_since=0, gained_s=gained_s)
