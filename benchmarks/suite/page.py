@@ -307,8 +307,6 @@ def _analyses(result: Result) -> str:
     rows[0] += [f"times faster than {form}" for form in (OWN_TOOL, f"`{JIT}`")]
     for _, line in result.lines:
         name, _, words = line.case.partition(": ")
-        if name == "README":
-            continue
         link = f"[{name}](../examples/analyses/{name}.py): {words}"
         seconds = [
             f"{line.timings[form].median:.3g}" if form in line.timings else ""

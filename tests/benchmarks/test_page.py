@@ -349,7 +349,6 @@ def test_the_page_of_analyses_has_the_figures_of_the_result_between_its_marks():
     timings = {"its own tool": Timing(9.0, 8.0, 10.0), "incrax": Timing(2.0, 1.9, 2.2)}
     ratios = {"its own tool / incrax": 4.5}
     lines = [
-        Line("README: its example", {}, timings, ratios),
         Line("numpyro_radon: 85 counties", {}, timings, ratios),
         line("pulsar_noise: 30 pulsars", 0.5),
     ]
@@ -358,7 +357,6 @@ def test_the_page_of_analyses_has_the_figures_of_the_result_between_its_marks():
     link = "| [{0}](../examples/analyses/{0}.py): {1} | "
     assert link.format("numpyro_radon", "85 counties") + "9 |  | 2 | **4.5x** |  |" in made
     assert link.format("pulsar_noise", "30 pulsars") + " | 0.0005 | 0.001 |  | 0.5x |" in made
-    assert "README" not in made
     assert "Measured 2026-11-22 on Abacus" in made
     assert made[: made.index("<!-- figures -->")] == kept[: kept.index("<!-- figures -->")]
     end = "<!-- end of figures -->"
