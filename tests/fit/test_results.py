@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import matplotlib as mpl
@@ -217,6 +218,21 @@ def test_a_start_without_a_value_is_told_by_one_evaluation():
     assert result.counts == fit.Counts(gradients=1)
     assert result.message.startswith("not finite at the start")
     assert result.status is fit.Status.NOT_FINITE
+
+
+def test_a_start_within_bounds_is_evaluated_once():
+    """Minuit asks for it in other last bits, after its way to inner coordinates and back."""
+    bounds = {"a": (-3.1, 7.3), "b": (-0.1, 5.7)}
+    fun = lambda p: (p["a"] - 1.0) ** 2 + jnp.cosh(p["b"] - 2.0)
+    task = fit.make_task(fun, ({"a": 0.333, "b": 1.777},), bounds=bounds)
+    seen = []
+
+    def value_and_gradient(x):
+        seen.append(x)
+        return task.flat.value_and_gradient(x)
+
+    fit.minimize(task._replace(flat=SimpleNamespace(value_and_gradient=value_and_gradient)))
+    assert np.abs(seen[1] - seen[0]).max() > 1e-6
 
 
 def test_a_scan_is_no_method_of_a_result(found):

@@ -20,7 +20,7 @@ from incrax._messages import listed
 from incrax._tables import LruTable
 from incrax.engine.compile.captured import with_captured
 from incrax.errors import MethodError, MinimumError
-from incrax.fit.task import CountedTask, Ended, MethodSettings, Task
+from incrax.fit.task import CountedTask, Ended, MethodSettings, Stopped, Task
 from incrax.models.bounds import Box
 
 # --- Minuit ---------------------------------------------------------------------------------------
@@ -42,8 +42,6 @@ def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
     # Three for each first step, and two for each of some n + 5 line searches.
     counted.expect_values(5 * start.size + 10)
     minuit = _minuit(counted, start, settings.errordef, hessian, gradient)
-    if not np.isfinite(minuit.fcn(start)):  # Minuit would search on, for hundreds of evaluations
-        return Ended(start, False, BAD_START)
     minuit.strategy = strategy
     if settings.tolerance is not None:
         minuit.tol = settings.tolerance
@@ -95,7 +93,14 @@ def _minuit(
 ) -> Any:
     library = needed("iminuit", 'minimize(method="migrad"), minos and contour', "fit")
     names = counted.task.names
-    value = counted.value_of_step if gradient else counted.value
+    evaluate = counted.value_of_step if gradient else counted.value
+
+    def value(x: np.ndarray) -> float:
+        found = evaluate(x)
+        if not (np.isfinite(found) or np.isfinite(counted.best[0])):
+            raise Stopped(BAD_START)  # Minuit would search on, for hundreds of evaluations
+        return found
+
     minuit = library.Minuit(value, x, grad=gradient, hessian=hessian, name=names)
     minuit.errordef = errordef
     minuit.limits = np.stack(counted.bounds, axis=1)

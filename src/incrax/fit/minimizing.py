@@ -176,9 +176,8 @@ def _ended(counted: CountedTask, search: Callable[[CountedTask], Ended]) -> Ende
     """The end of a search, by itself, by a limit, or by a start that is not finite."""
     try:
         ended = search(counted)
-    except Stopped:
-        message = "limit of calls reached" if counted.is_at_limit else "stopped by the callback"
-        ended = Ended(counted.best[1], False, message, is_limited=True)
+    except Stopped as stopped:
+        ended = Ended(counted.best[1], False, str(stopped), is_limited=True)
     is_better = ended.is_limited and counted.best[0] < np.inf
     return ended._replace(x=counted.best[1]) if is_better else ended
 

@@ -235,7 +235,7 @@ class Work(NamedTuple):
 
 
 class Stopped(Exception):
-    """A search is over before its method says so: a limit, or a callback."""
+    """A search is over before its method says so, for the reason that is its text."""
 
 
 NUM_KNOWN = 3
@@ -336,7 +336,6 @@ class CountedTask:
         self.bounds: Box = self.task.bounds
         self.counts: Counts = Counts()
         self.best: tuple[float, np.ndarray] = (np.inf, self.task.x)
-        self.is_at_limit: bool = False
         self._before: Work = work_of(self.task)
         self._second: Any = 0.0
         self._known: dict[bytes, ValueAt] = {}
@@ -386,8 +385,9 @@ class CountedTask:
         """Value and gradient, shape (n,)."""
         x = np.array(x, np.float64)
         key = x.tobytes()
-        value, gradient, ahead_s = self._known.get(key, ValueAt(0.0))
-        if key in self._known and (gradient is None or ahead_s):
+        known = self._known.get(key)
+        value, gradient, ahead_s = known or ValueAt(0.0)
+        if known is not None and (gradient is None or ahead_s):
             self._share_asked += 1 / NUM_LATEST
         if gradient is None:
             self._count("gradients")
@@ -432,8 +432,7 @@ class CountedTask:
 
     def _count(self, name: str) -> None:
         if sum(self.counts) >= self.max_calls:
-            self.is_at_limit = True
-            raise Stopped
+            raise Stopped("limit of calls reached")
         self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
         self.watch()
 
@@ -444,7 +443,7 @@ class CountedTask:
         if found.value < self.best[0]:
             self.best = found.value, x
             if self.callback is not None and self.callback(self.task.tree(x), found.value):
-                raise Stopped
+                raise Stopped("stopped by the callback")
         return found.value
 
 
