@@ -2061,8 +2061,8 @@ MUTANTS = [
     Mutant(
         "values and gradients of Minuit are two programs",
         "fit/methods.py",
-        "value = counted.value_of_step if gradient else counted.value",
-        "value = counted.value",
+        "evaluate = counted.value_of_step if gradient else counted.value",
+        "evaluate = counted.value",
     ),
     Mutant(
         "a bound holds nothing in a covariance",
