@@ -326,6 +326,14 @@ def test_the_last_call_of_a_bypass_is_timed():
     assert num_bypassed(ours) == 3
 
 
+def test_calls_to_come_that_a_driver_announces_as_it_goes_on_end_no_bypass():
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    for number in range(3):
+        ours(5.0 + number, 2.0, V, X)
+        ours.expect(1000)
+    assert num_bypassed(ours) == 3
+
+
 def test_a_switch_that_is_off_is_looked_at():
     from incrax import bijectors
 
