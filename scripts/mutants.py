@@ -1681,8 +1681,22 @@ MUTANTS = [
     Mutant(
         "each plan is taken to need a program of its own",
         "engine/policy/accounts.py",
-        "        return (self.num_new - 1 + SELDOM) / self.num_programs",
-        "        return 1.0",
+        "        num_later = max(self.num_new - 1, 0)",
+        "        num_later = self.num_programs",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "each kind bears the risk that the second plan of a family needs a program",
+        "engine/policy/accounts.py",
+        "SELDOM / max(self.num_kinds, self.num_programs)",
+        "SELDOM / self.num_programs",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "what a family has spent stands against programs for what is stale",
+        "engine/policy/compile_budget.py",
+        "if account.num_programs and gained_s > account.filled_s + compiling_s:",
+        "if account.num_programs and gained_s > account.spent_s + compiling_s:",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(

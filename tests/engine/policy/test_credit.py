@@ -259,6 +259,35 @@ def test_a_program_is_as_dear_as_plans_of_the_family_needed_one_of_their_own():
     assert credit.costs.plan_price_s(Entry(1, family=8)) == alone_s
 
 
+def test_that_the_second_of_a_family_needs_a_program_is_a_risk_of_all():
+    """Twenty parts of a loop: whether the second needs a program of its own is found out once. With
+    each bearing the whole of it, a kind that came six times in 400 calls waited for 800 more.
+    """
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entries = of_family(credit, *[1] * 20)
+    alone_s = credit.costs.plan_price_s(entries[0])
+    credit.note_program(entries[0], is_new=True)
+    assert credit.costs.plan_price_s(entries[1]) == pytest.approx(SELDOM * alone_s / 20)
+
+
+def test_a_family_whose_first_program_was_there_has_a_price():
+    """Another family, whose plans are the same, had it compiled."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry, _ = of_family(credit, 1, 1)
+    credit.note_program(entry, is_new=False)
+    assert credit.costs.plan_price_s(entry) > 0.0
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_a_program_that_ran_once_says_nothing_of_its_family(is_measured):
+    """The first run takes several times as long as the next: others were refused a plan for it."""
+    accounts = called(0.0)._traces.latest.engine.chooser.accounts
+    program = SimpleNamespace(is_measured=is_measured)
+    entry = Entry(1, family=7, program=program, seconds={"whole": 4e-3, "plan": 3e-3})
+    accounts.note_choice(entry)
+    assert accounts.of(entry).served_s == (3e-3 if is_measured else math.inf)
+
+
 def test_kin_of_what_has_a_program_is_worth_its_own_calls():
     """What the first program took is spent; one kind's 20 calls, which gain 1 ms each, are not."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
@@ -337,7 +366,7 @@ def test_a_job_like_the_last_one_is_not_taken_to_go_on():
 def test_what_a_family_has_spent_is_spent():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, other = of_family(credit, 600, 401)
-    credit.note_plan(other, 0.5)
+    credit.note_plan(other, 0.5, 1.0)
     assert credit.is_worth(entry, Offer(2e-3, 1e-3, 0.5, math.inf))
     assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 0.6, math.inf))
     credit.note_program(other, is_new=True)
@@ -425,8 +454,25 @@ def test_programs_for_what_was_left_stale_must_be_worth_it():
     pays = lambda compiling_s: credit.pays_for_fill(entry, 2e-3, 1e-3, compiling_s)
     assert pays(0.0)
     assert pays(0.9)
-    credit.note_plan(entry, 0.5)
+    credit.note_plan(entry, 0.5, 1.0)
     assert not pays(0.9)  # beside what was spent
+
+
+def test_all_of_a_family_pay_for_what_its_plans_find_stale():
+    """Its programs are there, and what they took is spent: a program that fills what one left stale
+    serves all of them, but no more is spent on such than calls would have gained.
+    """
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry, _ = of_family(credit, *[10] * 100)[:2]
+    credit.accounts.clean_calls = 0.0
+    credit.note_learning(entry, 10.0)
+    pays = lambda compiling_s: credit.pays_for_fill(entry, 2e-3, 1e-3, compiling_s)
+    assert not pays(0.6)
+    credit.note_program(entry, is_new=True)
+    assert pays(0.6)
+    credit.accounts.note_fill(entry, 0.6)
+    assert pays(0.3)
+    assert not pays(0.6)
 
 
 def test_once_something_is_saved_a_program_is_priced_by_the_equations_that_it_runs(monkeypatch):
@@ -548,10 +594,13 @@ def test_what_a_plan_promised_is_not_hoped_to_be_more(is_decided, monkeypatch):
 def test_planning_takes_what_it_took(monkeypatch):
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.costs.planning_s = 0.0
-    credit.note_plan(Entry(1), 0.3)
-    assert credit.costs.plan_s == pytest.approx(0.3 / FIRST_PLAN)
+    costs = credit.costs
+    usual_s = costs.later_plan_s
+    # Twice as long as expected, with 0.3 s that went into measuring the machine.
+    credit.note_plan(Entry(1), 0.3 + 2 * FIRST_PLAN * usual_s, 0.15 + FIRST_PLAN * usual_s)
+    assert costs.plan_s == pytest.approx(2 * usual_s)
     for _ in range(20):
-        credit.note_plan(Entry(1), 0.004)
+        credit.note_plan(Entry(1), 0.004, 1.0)
     assert credit.costs.plan_s == pytest.approx(0.004, rel=1e-3)
     monkeypatch.setattr(credit.clock, "is_running", False)
     assert credit.costs.plan_s != pytest.approx(0.004, rel=1e-3)

@@ -38,6 +38,7 @@ class Account:
     num_new: int = 0  # of these, how many needed a new one
     priced_s: float = 0.0  # what plans and programs were priced at
     learning_s: float = 0.0  # what they took, with all that was compiled for them
+    filled_s: float = 0.0  # programs that compute what others leave stale, as priced
     served_s: float = math.inf  # of a call that a plan serves: as promised, then as measured
     num_blamed: float = 0.0  # of `Accounts.num_missed`, what these changes left stale
     due_at: float = math.inf  # calls of the function, bypassed ones too, at which to ask again
@@ -54,12 +55,14 @@ class Account:
 
     @property
     def novelty(self) -> float:
-        """How likely it is that the next plan needs a new program: the first one does, later ones as
-        often as those after it so far, and seldom before any of these.
+        """Of a new program, what the next plan has to pay for: the first one all of it, later ones as
+        much as those after it needed so far. That the second needs one is found out for all of them
+        at once, and is a risk that they share.
         """
         if not self.num_programs:
             return 1.0
-        return (self.num_new - 1 + SELDOM) / self.num_programs
+        num_later = max(self.num_new - 1, 0)
+        return num_later / self.num_programs + SELDOM / max(self.num_kinds, self.num_programs)
 
 
 class Accounts:
@@ -111,8 +114,10 @@ class Accounts:
             self.of(culprit).num_blamed += share
 
     def note_choice(self, entry: Entry) -> None:
-        """What serves a change was chosen: it is known how long each of the family takes."""
-        if entry.program is not None:
+        """What serves a change was chosen: it is known how long each of the family takes, once its
+        program was timed more than once, as the first time takes several times as long.
+        """
+        if entry.program is not None and entry.program.is_measured:
             self.of(entry).served_s = min(entry.seconds.values())
 
     def note_program(self, entry: Entry, price_s: float, *, is_new: bool) -> None:
@@ -121,6 +126,10 @@ class Accounts:
         account.priced_s += price_s * is_new
         account.num_programs += 1
         account.num_new += is_new
+
+    def note_fill(self, entry: Entry, price_s: float) -> None:
+        """A call computes what was stale, by programs at this price that are new."""
+        self.of(entry).filled_s += price_s
 
     def calls(self, entry: Entry) -> int:
         """Calls so far of a kind of change and its kin."""

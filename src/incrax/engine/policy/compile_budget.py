@@ -101,9 +101,9 @@ class Credit:
 
     # --- what was learned -------------------------------------------------------------------------
 
-    def note_plan(self, entry: Entry, seconds: float) -> None:
-        """A plan was made in so many seconds."""
-        self.costs.note_plan(seconds)
+    def note_plan(self, entry: Entry, seconds: float, expected_s: float) -> None:
+        """A plan was made in so many seconds, where others were expected."""
+        self.costs.note_plan(seconds, expected_s)
         self.accounts.of(entry).priced_s += seconds
 
     def note_program(self, entry: Entry, *, is_new: bool) -> None:
@@ -175,10 +175,15 @@ class Credit:
     def pays_for_fill(
         self, entry: Entry, whole_s: float, served_s: float, compiling_s: float
     ) -> bool:
-        """Whether a call that takes so long once nothing is stale is worth programs for what is, beside
-        all that was spent on its family.
+        """Whether a call that takes so long once nothing is stale is worth programs for what is. All of a
+        family with a program wait for them: what its calls so far would have gained pays for those,
+        whatever was spent before.
         """
         if not compiling_s or self._has_left(compiling_s):
+            return True
+        account = self.accounts.of(entry)
+        gained_s = account.num_calls * (whole_s - served_s) * self.accounts.hit_rate_with(entry)
+        if account.num_programs and gained_s > account.filled_s + compiling_s:
             return True
         offer = Offer(whole_s, served_s, compiling_s, FORESEEN_FACTOR * compiling_s)
         return self.is_worth(entry, offer)

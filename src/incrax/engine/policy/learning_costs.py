@@ -83,10 +83,15 @@ class LearningCosts:
 
     # --- planning ---------------------------------------------------------------------------------
 
-    def note_plan(self, seconds: float) -> None:
-        """A plan was made in so many seconds; the first tells what a later one takes at most."""
+    def note_plan(self, seconds: float, expected_s: float) -> None:
+        """A plan was made in so many seconds, where others were expected, beside measuring the
+        machine; the first tells by how much later ones may take longer than expected, too.
+        """
         before_s = self.planning_s
-        self.planning_s = 0.5 * (before_s + seconds) if before_s else seconds / FIRST_PLAN
+        if before_s:
+            self.planning_s = 0.5 * (before_s + seconds)
+        else:
+            self.planning_s = self.later_plan_s * seconds / expected_s
 
     @property
     def plan_s(self) -> float:
@@ -102,7 +107,7 @@ class LearningCosts:
         """Seconds to make a plan after the first."""
         if self._is_known:
             return self.planning_s
-        return PLANNED_EQUATION_S * len(self.facts.eqns) / FIRST_PLAN
+        return PLANNED_EQUATION_S * max(len(self.facts.eqns), 1) / FIRST_PLAN
 
     @property
     def _is_known(self) -> bool:

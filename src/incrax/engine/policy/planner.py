@@ -148,6 +148,7 @@ class Planner(Learner):
         self.num_tried += is_foretold or (entry.promise_s == math.inf and not is_kin)
         entry.is_decided = True
         entry.is_final = False
+        expected_s = self.costs.plan_s + self.costs.calibration_s
         start_s = self.clock.now()
         plan = self._promising_plan(entry, divides=divides)
         took_s = self.clock.now() - start_s
@@ -160,7 +161,7 @@ class Planner(Learner):
             )
             entry.may_divide = entry.is_decided
         # After the decision: what was spent on this plan must not stand against it.
-        self.credit.note_plan(entry, took_s)
+        self.credit.note_plan(entry, took_s, expected_s)
         if plan is not None and entry.is_decided:
             self._want(entry, plan, divides=divides)
             on_trust = self.num_programs < FREE_PROGRAMS and not divides
