@@ -684,11 +684,12 @@ def test_what_does_not_come_when_it_is_due_is_looked_out_for_once(monkeypatch):
     assert granted == [MIN_BYPASSED, MAX_BYPASSED]
 
 
+@pytest.mark.parametrize("candidate", ["plan", "segments"])
 @pytest.mark.parametrize(
     ("recent", "bypasses"), [(RECENT, False), (0.3 * RECENT, False), (5.0, True)]
 )
 def test_calls_are_looked_at_while_a_program_is_likely_to_serve_the_next(
-    recent, bypasses, monkeypatch
+    recent, bypasses, candidate, monkeypatch
 ):
     """A look takes 0.1 ms; the program of another kind of change saves 0.5 ms of those that it was,
     however much was spent before.
@@ -696,8 +697,9 @@ def test_calls_are_looked_at_while_a_program_is_likely_to_serve_the_next(
     chooser, entry = weighed(monkeypatch)
     monkeypatch.setattr(chooser.accounts, "num_calls", 10**6)
     chooser.ledger.look_s = 1e-4
-    program = SimpleNamespace(seconds=5e-4)
-    served = Entry(2, program=program, candidate="plan", recent=recent, seen_at=10**6)
+    served = Entry(2, candidate=candidate, recent=recent, seen_at=10**6)
+    served.program = SimpleNamespace(seconds=5e-4) if candidate == "plan" else None
+    served.seconds = {"whole": 1e-3, candidate: 5e-4}
     monkeypatch.setitem(chooser.entries, 2, served)
     chooser.note_call(entry, "whole", 1e-3, 1e-4)
     assert (chooser.ledger.granted > 0) is bypasses

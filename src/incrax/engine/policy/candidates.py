@@ -127,9 +127,13 @@ class Entry:
         return self.promise_s if seconds is None else seconds
 
     def gain_s(self, whole_s: float) -> float:
-        """Seconds of a call that a program saves, where the whole takes so many; 0: it serves none."""
-        is_served = self.program is not None and self.candidate != "whole"
-        return max(whole_s - self.served_s, 0.0) if is_served else 0.0
+        """Seconds of a call that a program, or segments, save, where the whole takes so many; 0: they
+        serve none.
+        """
+        if self.candidate == "whole":
+            return 0.0
+        served_s = self.served_s if self.program is not None else self.seconds.get("segments")
+        return 0.0 if served_s is None else max(whole_s - served_s, 0.0)
 
     @property
     def is_for_rows(self) -> bool:
