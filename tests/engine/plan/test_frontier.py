@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 from helpers import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy.sparse import csgraph
 
 from incrax._program import listing_of, read_vars, trace, written_vars
 from incrax.engine.plan import frontier as module
@@ -337,3 +339,18 @@ def test_a_small_cut_is_that_of_scipy(edges):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_EDGES", 0)
         assert (small == module._source_side(edges, 12)).all()
+
+
+assert csgraph.__name__ == module.SOLVER  # is loaded: it finds the cuts of all but small graphs
+
+CHAINS = [(0, k, 0.5) for k in range(2, 202)] + [(k, 1, 1.0) for k in range(2, 202)]
+"""Two hundred paths from the source to the sink."""
+
+
+@pytest.mark.parametrize(("max_visits", "is_loaded"), [(module.MAX_VISITS, False), (10_000, True)])
+def test_scipy_is_imported_where_a_cut_takes_longer_than_that(max_visits, is_loaded, monkeypatch):
+    monkeypatch.delitem(sys.modules, module.SOLVER)
+    monkeypatch.setattr(module, "MAX_VISITS", max_visits)
+    is_source = module._source_side(CHAINS, 202)
+    assert is_source.nonzero()[0].tolist() == [0]
+    assert (module.SOLVER in sys.modules) is is_loaded

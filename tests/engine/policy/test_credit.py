@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -33,8 +32,6 @@ from incrax.engine.policy.learning_costs import (
     FIRST_PLAN,
     PRIMING,
     ROW_EQUATION_S,
-    SOLVER,
-    SOLVER_S,
 )
 from incrax.engine.policy.ledger import MAX_BYPASSED
 from incrax.engine.program.nested import num_in_all
@@ -206,11 +203,9 @@ def test_planning_is_earned_by_the_work_that_a_change_does_not_reach(
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.costs.planning_s = 0.0  # slow calls may have earned a plan
     monkeypatch.setattr(learning_costs, "MIN_COMPILE_S", 0.5)
-    monkeypatch.delitem(sys.modules, SOLVER, raising=False)
-    monkeypatch.setattr("incrax.engine.policy.learning_costs.MAX_EDGES", 0)
     monkeypatch.setattr(type(credit.costs.facts), "is_calibrated", property(lambda _: False))
     entry = Entry(1, count=count, clean_share=share)
-    plan_s = CALIBRATION_S + SOLVER_S + credit.costs.program_s
+    plan_s = CALIBRATION_S + credit.costs.program_s
     whole_s = 0.2 * plan_s / max(share, LEAST_CLEAN_SHARE)
     program_s = credit.costs.program_s
     assert credit.allows_planning(entry, whole_s, program_s) is is_allowed

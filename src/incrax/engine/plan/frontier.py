@@ -26,6 +26,7 @@ one window, so that the time grows with their number.
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -39,7 +40,13 @@ WINDOW = 2000
 """Equations that are decided on together."""
 
 MAX_EDGES = 100
-"""Of a graph whose cut is found without SciPy, which takes a quarter of a second to import."""
+"""Of a graph whose cut is found faster without SciPy."""
+
+SOLVER = "scipy.sparse.csgraph"
+MAX_VISITS = 300_000
+"""Looks at edges of a graph whose cut is found without SciPy where that was not imported, which takes
+longer than these do. One of 3,120 edges took 50,000.
+"""
 
 INFINITE = 1 << 30
 _SCALE = 1 << 28
@@ -244,8 +251,11 @@ def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.
     rows, cols, capacities = (np.array(column) for column in zip(*edges, strict=True))
     total = float(capacities[np.isfinite(capacities)].sum())
     units = np.clip(capacities * (_SCALE / max(total, 1e-12)), 1, INFINITE).astype(np.int64)
-    if len(edges) <= MAX_EDGES:
-        return _small_source_side(rows.tolist(), cols.tolist(), units.tolist(), num_nodes)
+    if len(edges) <= MAX_EDGES or SOLVER not in sys.modules:
+        max_paths = MAX_VISITS // (2 * len(edges))
+        found = _by_paths(rows.tolist(), cols.tolist(), units.tolist(), num_nodes, max_paths)
+        if found is not None:
+            return found
     # Here, as importing SciPy takes longer than all of incrax, and few programs need it.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
@@ -261,17 +271,17 @@ def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.
     return is_reached
 
 
-def _small_source_side(
-    rows: Sequence[int], cols: Sequence[int], units: Sequence[int], num_nodes: int
-) -> np.ndarray:
-    """The same for a small graph, by shortest augmenting paths: whatever maximum flow is found, the
-    nodes that the source still reaches are the same.
+def _by_paths(
+    rows: Sequence[int], cols: Sequence[int], units: Sequence[int], num_nodes: int, max_paths: int
+) -> np.ndarray | None:
+    """The same by shortest augmenting paths: whatever maximum flow is found, the nodes that the
+    source still reaches are the same. None: these are too many.
     """
     left: list[dict[int, int]] = [{} for _ in range(num_nodes)]
     for start, end, room in zip(rows, cols, units, strict=True):
         left[start][end] = min(left[start].get(end, 0) + room, INFINITE)
         left[end].setdefault(start, 0)
-    while True:
+    for _ in range(max_paths):
         before = _reached_from_source(left)
         if _SINK not in before:
             return np.array([node in before for node in range(num_nodes)])
@@ -283,6 +293,7 @@ def _small_source_side(
         for start, end in steps:
             left[start][end] -= flow
             left[end][start] += flow
+    return None
 
 
 def _reached_from_source(left: Sequence[Mapping[int, int]]) -> dict[int, int]:

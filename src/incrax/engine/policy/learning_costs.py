@@ -6,7 +6,6 @@ know whether they are worth it.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 from incrax.engine.compile.background import CALLER_SHARE
@@ -20,7 +19,6 @@ from incrax.engine.compile.timing import (
     usual_s,
 )
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.frontier import MAX_EDGES
 from incrax.engine.policy.accounts import Accounts
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import Expectations
@@ -33,11 +31,6 @@ FIRST_PLAN = 5.0
 
 CALIBRATION_S = 0.25
 """Seconds to measure the machine, in the first process that does."""
-
-SOLVER_S = 0.25
-"""Seconds to import what finds cuts, once in a process."""
-
-SOLVER = "scipy.sparse.csgraph"
 
 ROW_EQUATION_S = 2e-3
 """Seconds to trace an equation for rows, and to compile what comes of it: as fitted to 28 programs
@@ -98,9 +91,7 @@ class LearningCosts:
         """Seconds to make the next plan, beside measuring the machine."""
         if self._is_known:
             return self.planning_s
-        # An equation stands for some two edges of the graph that is cut.
-        is_first = SOLVER not in sys.modules and len(self.facts.eqns) > MAX_EDGES // 2
-        return FIRST_PLAN * self.later_plan_s + SOLVER_S * is_first
+        return FIRST_PLAN * self.later_plan_s
 
     @property
     def later_plan_s(self) -> float:

@@ -330,7 +330,7 @@ def _measure(dtype: np.dtype) -> Calibration:
     them. Arithmetic is timed where XLA does not divide it among cores, as is most of it in programs
     of many parts; memory where caches are too small.
     """
-    x = jnp.linspace(0.5, 1.0, _SIZE, dtype=dtype)
+    x = np.linspace(0.5, 1.0, _SIZE, dtype=dtype)  # by JAX, each of these would be compiled
     arrays = (x, x + 0.25, x + 0.5, x + 0.75)
     call_s, kernels_s = _best_seconds(_CALL, (x[:_TINY],))
     base_s, reads_s, writes_s = _best_seconds(_MEMORY, arrays)
@@ -369,10 +369,11 @@ _ARITHMETIC: _Probes = (
 
 
 def _best_seconds(
-    functions: Sequence[Callable[..., object]], args: Sequence[object]
+    functions: Sequence[Callable[..., object]], arrays: Sequence[np.ndarray]
 ) -> list[float]:
     """Least seconds of each function over alternating runs, as long as these become faster."""
     compiled = [jax.jit(fun) for fun in functions]
+    args = jax.device_put(arrays)
     jax.block_until_ready([fun(*args) for fun in compiled])
     best = [math.inf] * len(compiled)
     end_s = time.perf_counter() + _MAX_S
