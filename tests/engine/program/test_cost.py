@@ -340,6 +340,19 @@ def test_what_is_looked_up_takes_longer_than_what_lies_in_order():
     assert taken_s > 10 * seconds(by_element, lambda x: x + 1.0, V)
 
 
+def test_a_machine_is_measured_in_the_middle_of_a_trace(monkeypatch):
+    """Else the probes would become part of the function that is traced, and take no time."""
+    key = cost_module._setting()
+    monkeypatch.setitem(cost_module._calibrations, key, None)
+    made = []
+    monkeypatch.setattr(
+        cost_module, "_measure", lambda _: made.append(jnp.ones(3) + 1.0) or Calibration()
+    )
+    monkeypatch.setattr(cost_module._cache_folder, "save", lambda *_: None)
+    jax.make_jaxpr(lambda x: (calibrate(), x)[1])(1.0)
+    assert not isinstance(made[0], jax.core.Tracer)
+
+
 def test_a_machine_is_measured_once():
     assert calibrate() is calibrate()
 

@@ -34,9 +34,9 @@ SAMPLE = 32
 LONG_S = 0.1
 """Seconds of timed runs in all after which no more are needed at the start."""
 
-PROGRAM_S = 0.1
-EQUATION_S = 7.5e-4
-CONSTANT_S = 2.5e-8
+PROGRAM_S = 0.05
+EQUATION_S = 5e-4
+CONSTANT_S = 1e-8
 """Seconds to compile a program, for each of its equations, and for each byte of a constant that is
 written into it, on a machine of 2026.
 """

@@ -32,13 +32,21 @@ FIRST_PLAN = 5.0
 CALIBRATION_S = 0.25
 """Seconds to measure the machine, in the first process that does."""
 
-ROW_EQUATION_S = 2e-3
-"""Seconds to trace an equation for rows, and to compile what comes of it: as fitted to 28 programs
-of `benchmarks/bench_slices.py`, half of which it meets within a quarter.
+ROW_EQUATION_S = 1.1e-3
+"""Seconds to trace an equation for rows, and to compile what comes of it."""
+
+ROW_PROGRAM_S = 0.1
+"""The same of a program for rows, whatever it runs; of 26 functions, first processes, these and what
+saves for it took half to twice as long, but for three.
 """
 
-PRIMING = 1.5
-"""Times the whole function's first run that it takes to compile it once more, with more outputs."""
+PRIMING = 0.8
+"""Times the whole function's first run that it takes to compile it once more, with more outputs: JAX
+is up by then.
+"""
+
+EQUATION_BOUNDS_S = 2.5e-4, 3e-3
+"""Seconds to compile an equation, at least and at most, as far as the whole program tells."""
 
 KEPT_SHARE = 0.5
 """Of the seconds that the whole program took to compile in an earlier process: it took less now,
@@ -49,7 +57,7 @@ MIN_COMPILE_S = 0.05
 """Seconds that a compilation is taken to need at least."""
 
 MAX_SLOWNESS = 2.0
-"""Times the usual seconds that a machine is believed to need."""
+"""Times what it is expected to take that an earlier process is believed to have needed."""
 
 
 CAUTION = 1.2
@@ -141,7 +149,7 @@ class LearningCosts:
         it is the whole program again, with more outputs.
         """
         priming_s = PRIMING * self._program_of_s(entry) * with_priming
-        program_s = PROGRAM_S + ROW_EQUATION_S * num_eqns + priming_s
+        program_s = ROW_PROGRAM_S + ROW_EQUATION_S * num_eqns + priming_s
         return self._as_known_s(entry, self._caller_share * CAUTION * program_s)
 
     def _as_known_s(self, entry: Entry, price_s: float) -> float:
@@ -187,17 +195,13 @@ class LearningCosts:
         return min(program_s, self.equations_s(entry.num_reached))
 
     def equations_s(self, num_eqns: int) -> float:
-        """Seconds to compile so many equations."""
-        return self._slowness * usual_s(num_eqns)
-
-    @property
-    def _slowness(self) -> float:
-        """By how much this machine is slower than usual, as it was with the whole program. One that
-        compiled faster says little of other equations; what is far beyond the usual was something
-        else.
+        """Seconds to compile so many equations, each of which takes as long as those of the whole
+        program: what they are, and the machine, make a difference of ten.
         """
-        slowness = self.whole.first_s / (self._usual_s + self._constants_s)
-        return min(max(slowness, 1.0), MAX_SLOWNESS)
+        own_s = self.whole.first_s - self._constants_s - PROGRAM_S
+        least_s, most_s = EQUATION_BOUNDS_S
+        equation_s = min(max(own_s / max(self.facts.num_compiled, 1), least_s), most_s)
+        return PROGRAM_S + equation_s * num_eqns
 
     @property
     def _usual_s(self) -> float:

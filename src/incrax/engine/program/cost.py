@@ -291,7 +291,8 @@ def calibrate() -> Calibration:
     key = _setting()
     found = _known(key)
     if found is None:
-        found = _calibrations[key] = _measure(np.dtype(np.float64 if key[1] else np.float32))
+        with _jax.outside_traces():  # else JAX would write the probes down, not run them
+            found = _calibrations[key] = _measure(np.dtype(np.float64 if key[1] else np.float32))
         data = {"about": "this machine", "prices": asdict(found)}
         _cache_folder.save(_cache_folder.key_of("machine", key), data)
     return found
