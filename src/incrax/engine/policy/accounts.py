@@ -114,10 +114,11 @@ class Accounts:
             self.of(culprit).num_blamed += share
 
     def note_choice(self, entry: Entry) -> None:
-        """What serves a change was chosen: it is known how long each of the family takes, once its
-        program was timed more than once, as the first time takes several times as long.
+        """What serves a change was chosen: it is known how long each of the family takes. A program
+        that serves may take a fraction of what its first run took, which says nothing of the others.
         """
-        if entry.program is not None and entry.program.is_measured:
+        program = entry.program
+        if program is not None and (program.is_measured or entry.candidate == "whole"):
             self.of(entry).served_s = min(entry.seconds.values())
 
     def note_program(self, entry: Entry, price_s: float, *, is_new: bool) -> None:

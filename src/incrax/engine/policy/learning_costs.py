@@ -198,7 +198,8 @@ class LearningCosts:
         """Seconds to compile so many equations, each of which takes as long as those of the whole
         program: what they are, and the machine, make a difference of ten.
         """
-        own_s = self.whole.first_s - self._constants_s - PROGRAM_S
+        compile_s = max(self.whole.first_s, self.expectations.compile_s)
+        own_s = compile_s - self._constants_s - PROGRAM_S
         least_s, most_s = EQUATION_BOUNDS_S
         equation_s = min(max(own_s / max(self.facts.num_compiled, 1), least_s), most_s)
         return PROGRAM_S + equation_s * num_eqns
