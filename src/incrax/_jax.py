@@ -153,8 +153,8 @@ def _owned_body(body: Body) -> Body:
 
 def _owned_equation(eqn: Equation) -> Equation:
     eqn = with_bodies(eqn, _owned_body)
-    invars = [*map(_owned, eqn.invars)]
-    return eqn if all(map(operator.is_, invars, eqn.invars)) else eqn.replace(invars=invars)
+    has_arrays = any([type(x) is Literal and isinstance(x.val, np.ndarray) for x in eqn.invars])
+    return eqn.replace(invars=[*map(_owned, eqn.invars)]) if has_arrays else eqn
 
 
 def _owned(x: Any) -> Any:
@@ -618,13 +618,23 @@ def with_bodies(eqn: Equation, change: Callable[[Body], Body]) -> Equation:
     """The equation with each jaxpr in its parameters changed; the very one if `change` gives the
     very bodies.
     """
-    params = {name: _with_bodies(value, change) for name, value in eqn.params.items()}
-    is_same = all(params[name] is value for name, value in eqn.params.items())
-    return eqn if is_same else eqn.replace(params=params)
+    changed: dict[str, Any] = {}
+    for name, value in eqn.params.items():
+        new = _with_bodies(value, change)
+        if new is not value:
+            changed[name] = new
+    return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
+
+
+_HOLD_NO_BODY = frozenset({bool, int, float, str, type(None)})
+"""Types of nearly all parameters, or of what is in them."""
 
 
 def _with_bodies(value: Any, change: Callable[[Body], Body]) -> Any:
     """A parameter likewise; the very object where no jaxpr in it changes."""
+    parts = value if type(value) is tuple else (value,)
+    if _HOLD_NO_BODY.issuperset(map(type, parts)):
+        return value
     if isinstance(value, (tuple, list)):
         inner = [_with_bodies(x, change) for x in value]
         if all(map(operator.is_, inner, value)):
