@@ -44,8 +44,8 @@ MAX_EDGES = 100
 
 SOLVER = "scipy.sparse.csgraph"
 MAX_VISITS = 300_000
-"""Looks at edges of a graph whose cut is found without SciPy where that was not imported, which takes
-longer than these do. One of 3,120 edges took 50,000.
+"""Looks at edges of a graph whose cut is found without SciPy where that was not imported: 40 ms, a
+quarter of what the import takes. A graph of 3,120 edges took 156,000.
 """
 
 INFINITE = 1 << 30
