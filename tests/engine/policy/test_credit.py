@@ -483,6 +483,18 @@ def test_all_of_a_family_pay_for_what_its_plans_find_stale():
     assert not pays(0.6)
 
 
+@pytest.mark.parametrize("is_paid", [False, True])
+def test_programs_that_fill_what_is_stale_are_entered_where_they_are_made(is_paid, monkeypatch):
+    chooser = called(0.0)._traces.latest.engine.chooser
+    monkeypatch.setattr(chooser.segments, "fill_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(chooser.segments, "compiling_s", lambda _: 0.3)
+    monkeypatch.setattr(chooser.credit, "pays_for_fill", lambda *_: is_paid)
+    missing = chooser.facts.eqns[0].outvars
+    entry = Entry(1, family=7, is_final=True)
+    assert chooser.decide_fill(entry, missing, [], None) is is_paid
+    assert chooser.accounts.of(entry).filled_s == 0.3 * is_paid
+
+
 def test_once_something_is_saved_a_program_is_priced_by_the_equations_that_it_runs(monkeypatch):
     """What it loads is there; the first one has most of the function computed to be saved."""
     credit = called(0.0)._traces.latest.engine.chooser.credit

@@ -132,8 +132,9 @@ class Entry:
         """
         if self.candidate == "whole":
             return 0.0
-        served_s = self.served_s if self.program is not None else self.seconds.get("segments")
-        return 0.0 if served_s is None else max(whole_s - served_s, 0.0)
+        is_divided = self.candidate == "segments"
+        served_s = self.seconds.get("segments", math.inf) if is_divided else self.served_s
+        return max(whole_s - served_s, 0.0)
 
     @property
     def is_for_rows(self) -> bool:

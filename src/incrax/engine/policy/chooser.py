@@ -264,7 +264,8 @@ class Chooser:
         is_paid = self.credit.pays_for_fill(entry, self.whole_s, served_s, compiling_s)
         is_due = is_tried or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
         pays = is_marked or (is_due and is_paid)
-        self.accounts.note_fill(entry, compiling_s if pays else 0.0)
+        if pays:
+            self.accounts.note_fill(entry, compiling_s)
         lost_s = fill_s if pays else max(self.whole_s - served_s, 0.0)
         self.regret_s = 0.0 if pays else self.regret_s + lost_s
         share = min(lost_s / max(self.whole_s - served_s, 1e-9), 1.0)
