@@ -1275,8 +1275,8 @@ MUTANTS = [
     Mutant(
         "looks are put off where plans served",
         "engine/policy/expectations.py",
-        'if data is None or data["pays"] is not False:',
-        "if data is None:",
+        'if data["pays"] is not False:',
+        "if False:",
         "tests/engine/policy/test_expectations.py",
     ),
     Mutant(
@@ -1322,10 +1322,24 @@ MUTANTS = [
         "tests/engine/call/test_first_call.py",
     ),
     Mutant(
-        "marks of values are not heard in a first call",
+        "a report that has analysed a function leaves it bypassed",
         "engine/call/traced.py",
-        "name in STATEFUL or name == _jax.KEEP",
-        "name in STATEFUL",
+        "self._ledger.end()",
+        "pass",
+        "tests/engine/call/test_first_call.py",
+    ),
+    Mutant(
+        "an analysis is put off by two calls only",
+        "engine/call/traced.py",
+        "ledger.grant_more(num_more)",
+        "pass",
+        "tests/engine/call/test_first_call.py",
+    ),
+    Mutant(
+        "marks of values are not heard in a first call",
+        "engine/call/analysis.py",
+        "_SPECIAL = STATEFUL | {_jax.KEEP}",
+        "_SPECIAL = STATEFUL",
         "tests/engine/call/test_first_call.py",
     ),
     Mutant(

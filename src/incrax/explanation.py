@@ -30,7 +30,7 @@ from incrax.rows.engine import RowEngine
 
 FIRST = "first call with this signature"
 NEW_CHUNK = "first evaluation of this chunk"
-NOT_COMPARED = "saving has not paid of late, so that this was a call of `jax.jit`"
+NOT_COMPARED = "nothing was expected of saving, so that this was a call of `jax.jit`"
 DELETED = "no input changed, but the result that was saved was donated or deleted"
 NOT_READY = "the {} was not ready, lacks saved values, or must not be used for these arguments"
 
@@ -194,7 +194,7 @@ def _changes(engine: Engine, served: Served) -> Iterator[tuple[str, str]]:
         yield from ((path, FIRST) for path in engine.paths)
         return
     if served.why == NOT_COMPARED:
-        yield "not compared", "while saving does not pay, a call goes straight to `jax.jit`"
+        yield "not compared", "while nothing is expected of saving, a call goes straight to `jax.jit`"
         return
     layout = engine.layout
     states = engine.store.states

@@ -11,7 +11,7 @@ import pytest
 from helpers import same
 
 import incrax
-from incrax.engine.call import analysis, signature_table
+from incrax.engine.call import analysis, signature_table, traced
 from incrax.engine.policy.expectations import Idle
 
 X = np.linspace(0.1, 2.0, 50)
@@ -263,4 +263,77 @@ def test_who_asks_later_has_looks_from_the_next_call_on(num_calls, say, idle):
 def test_what_calls_the_host_is_analysed_at_once(idle, analysed):
     ours = incrax.incremental(lambda a: jax.debug.print("{}", a) or a + 1)
     ours(1.0)
+    assert len(analysed) == 1
+
+
+# --- where nothing is known of a function that takes long to analyse ------------------------------
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Each equation takes a second to analyse."""
+    monkeypatch.setattr(traced, "EQUATION_S", 1.0)
+
+
+def test_a_large_function_is_not_analysed_before_its_calls_took_long(large, analysed):
+    ours = incrax.incremental(model)
+    for k in range(20):
+        check(ours, 1.0 + k, 0.5, X)
+    assert not analysed
+    assert (ours.stats.calls, ours.stats.compiles) == (20, 1)
+    assert "analysing a function of so many operations" in ours.stats.verdict
+    assert len(analysed) == 1
+
+
+def test_a_large_function_is_looked_at_once_a_report_has_analysed_it(large):
+    ours = incrax.incremental(model)
+    for a in range(4):
+        check(ours, float(a), 0.5, X)
+    assert list(ours.explain().as_dict()["changed"]) == ["not compared"]
+    check(ours, 5.0, 0.5, X)
+    assert list(ours.explain().as_dict()["changed"]) == ["a"]
+    assert ours.stats.calls == 5
+
+
+def test_how_many_calls_an_analysis_is_put_off_by(large, monkeypatch):
+    """By 500 s for 5 s; 100 s of them are of the first call, and 20 s of ten others."""
+    ours = incrax.incremental(model)
+    for a in range(4):
+        check(ours, float(a), 0.5, X)
+    found = ours._traces.latest
+    monkeypatch.setattr(traced, "EQUATION_S", 5.0 / len(found.analysis.traced.eqns))
+    found._first = found._first._replace(program_s=100.0)
+    found._ledger.turn_s = 2.0
+    found._ledger.grant(10)
+    found._ledger.granted = 10
+    found._ledger.turns = iter(())
+    assert found._num_put_off() == 190
+
+
+def test_an_analysis_that_was_put_off_is_made_in_the_end(large, analysed, monkeypatch):
+    ours = incrax.incremental(model)
+    for a in range(3):
+        check(ours, float(a), 0.5, X)
+    ledger = ours._traces.latest._ledger
+    ledger.turn_s = 500.0  # that has taken long enough
+    while ledger.left:
+        check(ours, 3.0 + ledger.left, 0.5, X)
+    num_before = ledger.skipped + 1
+    assert not analysed
+    for a in range(4):
+        check(ours, -1.0 - a, 0.5, X)
+    assert len(analysed) == 1
+    assert ours.stats.calls == num_before + 4
+    engine = ours._traces.latest.engine
+    (entry,) = (e for e in engine.chooser.entries.values() if e.dirty == engine.layout.leaf_mask(0))
+    assert entry.count + engine.ledger._waiting == num_before + 3  # all but the first call
+
+
+@pytest.mark.parametrize(
+    "tuning", [incrax.Tuning(timed=False), incrax.Tuning(compile_s=9.0)], ids=["untimed", "trust"]
+)
+def test_who_does_not_weigh_seconds_has_an_analysis_at_once(tuning, large, analysed):
+    ours = incrax.incremental(model, tuning=tuning)
+    check(ours, 1.0, 0.5, X)
+    check(ours, 2.0, 0.5, X)
     assert len(analysed) == 1

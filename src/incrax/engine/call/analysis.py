@@ -13,6 +13,7 @@ from jax.tree_util import GetAttrKey
 
 from incrax import _jax
 from incrax._collection import paused
+from incrax._jax import Equation
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import (
     branch_in_incremental,
@@ -22,7 +23,16 @@ from incrax._messages import (
     numpyro_in_place_of_function,
 )
 from incrax._names import as_program_name, name_of
-from incrax._program import Args, Function, Kwargs, Program, Values, as_traced, trace_jitted
+from incrax._program import (
+    STATEFUL,
+    Args,
+    Function,
+    Kwargs,
+    Program,
+    Values,
+    as_traced,
+    trace_jitted,
+)
 from incrax._tuning import Tuning, is_disabled
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.inputs.leaves import LeafValue, is_dynamic
@@ -50,8 +60,10 @@ RULE_KEEPING_PASSES = (inline_but_rules, fold_constants, merge_equal, drop_dead)
 @dataclass(frozen=True)
 class Analysis:
     """A traced function: the program as traced, its output tree, `jax.jit` of it, if there is one:
-    of its arguments, or of those leaves that are not static where some are; and what finds out
-    `facts`, which takes as long as tracing and is not done before it is asked for.
+    of its arguments, or of those leaves that are not static where some are; what finds out
+    `facts`, which takes as long as tracing and is not done before it is asked for; whether nothing
+    but results comes of the program, one device holds all that it reads, and nobody marked values
+    in it.
 
     Functions on the host that the jitted one calls are remembered.
     """
@@ -60,6 +72,7 @@ class Analysis:
     out_tree: Any
     jitted: Function | None
     find_facts: Callable[[], Facts]
+    is_plain: bool
 
     @functools.cached_property
     def facts(self) -> Facts:
@@ -78,7 +91,8 @@ def analyse(
     """Trace a function for one signature, to be analysed with these options of `facts_of`."""
     feeds = [LeafValue(x).feed for x in dynamic]
     traced, out_tree, jitted = _trace(fun, signature, feeds)
-    calls_host = any(map(_jax.calls_host, _jax.with_inner(traced.eqns)))
+    special = [eqn for eqn in _jax.with_inner(traced.eqns) if _is_special(eqn)]
+    calls_host = any(map(_jax.calls_host, special))
     if calls_host and jitted is not None and not is_disabled():
         in_tree = signature.dynamic_tree
         run = as_traced(traced.with_eqns(calls.wrap(traced.eqns)), in_tree, out_tree)
@@ -86,7 +100,18 @@ def analyse(
         jitted = jax.jit(run)
     num_parts = signature.num_parts
     find_facts = functools.partial(facts_of, traced, tuning, num_parts=num_parts, **options)
-    return Analysis(traced, out_tree, jitted, find_facts)
+    arrays = [x for x in traced.consts if isinstance(x, jax.Array)]
+    is_plain = not special and all(map(_jax.is_held_whole, arrays))
+    return Analysis(traced, out_tree, jitted, find_facts, is_plain)
+
+
+def _is_special(eqn: Equation) -> bool:
+    """Whether more than results comes of an equation, or somebody marked what it writes."""
+    name = eqn.primitive.name
+    return bool(eqn.effects) or _jax.calls_host(eqn) or name in _SPECIAL
+
+
+_SPECIAL = STATEFUL | {_jax.KEEP}
 
 
 @paused()

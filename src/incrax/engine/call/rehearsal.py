@@ -26,7 +26,7 @@ from incrax.engine.store.store import Pairs, is_any_deleted
 MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""
 
-BYPASSES = "saving has not paid of late, so that the next call is one of `jax.jit`"
+BYPASSES = "nothing is expected of saving, so that the next call is one of `jax.jit`"
 
 
 def dry_run(engine: Engine, leaves: Values) -> CallRecord | None:

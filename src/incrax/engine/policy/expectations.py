@@ -234,28 +234,32 @@ def key_of(digest: str, tuning: Tuning, is_algebra: bool) -> str:
     return _cache_folder.key_of("function", (digest, tuning.planner, is_algebra))
 
 
-def calls_without_look(traced: Program, tuning: Tuning, *, is_algebra: bool) -> Idle:
+def calls_without_look(traced: Program, tuning: Tuning, *, is_algebra: bool) -> Idle | None:
     """Which calls of a traced function need not be looked at: some where nothing came of that in an
     earlier process, and none where a plan served, or would have, had as many calls been expected, or
-    where the user lets it compile at once.
+    where the user lets it compile at once; None where nothing is known.
 
     A job is taken to be like the last one until it is `LONGER` times as long. One that is another
     loses no more by that than until what was lost by looking would be the share of it that looks
     may take (`calls_worth`): in a job like the last one, that is not before its end.
     """
-    if tuning.compile_s or not is_remembered(tuning):
+    if tuning.compile_s or not tuning.timed:
         return NOT_IDLE
+    if not is_remembered(tuning):
+        return None
     key = key_of(traced.digest, tuning, is_algebra)
     data = _cache_folder.load(key)
     try:
-        if data is None or data["pays"] is not False:
+        if data is None:
+            return None
+        if data["pays"] is not False:
             return NOT_IDLE
         whole_s = _seconds(data["whole_s"])
         affordable = calls_worth(_seconds(data["lost_s"]), whole_s)
         return Idle(min(LONGER * int(data["calls"]), affordable), whole_s)
     except _cache_folder.UNUSABLE as error:
         _cache_folder.ignore(key, error)
-        return NOT_IDLE
+        return None
 
 
 def hinted(facts: Facts, paths: Sequence[str], tuning: Tuning) -> dict[Kind, int]:

@@ -87,6 +87,18 @@ class Ledger(Verdict):
         self.is_timing_due = num_calls > 1
         self._num_counted = 0
 
+    def grant_more(self, num_calls: int) -> None:
+        """So many more calls may bypass, after those granted before, of which none is left."""
+        self.turns = repeat(None, num_calls - 1)
+        self.granted += num_calls - 1
+        self.is_timing_due = True
+
+    def end(self) -> None:
+        """The next call is looked at, whatever was granted."""
+        self.granted = self.skipped
+        self.turns = repeat(None, 0)
+        self.is_timing_due = False
+
     @property
     def left(self) -> int:
         """Calls that may still bypass without being timed."""

@@ -53,6 +53,7 @@ class Verdict:
     gained_s: float = 0.0  # by a call of late
     num_outside: int = 0  # calls to the host in an evaluation: no seconds are compared then
     is_learning: bool = False  # plans are being earned
+    is_put_off: bool = False  # nothing was known before of a function that takes long to analyse
 
     @property
     def num_calls(self) -> int:
@@ -113,10 +114,9 @@ class Verdict:
         if self.num_outside:
             return f"not known: {OUTSIDE}"
         if self.gain is None and self.bypassed:
-            return (
-                f"not known yet: {self.bypassed} calls went to `jax.jit`, since saving did not pay in "
-                "an earlier process"
-            )
+            put_off = "analysing a function of so many operations would have taken longer than 1 % of the job"
+            since = put_off if self.is_put_off else "saving did not pay in an earlier process"
+            return f"not known yet: {self.bypassed} calls went to `jax.jit`, since {since}"
         if self.gain is None:
             return "not known yet: the first calls tell how long the function takes"
         learning = f" and {seconds_text(self.learning_s)} learning" if self.learning_s else ""
@@ -151,7 +151,11 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     if len(verdicts) == 1:
         return verdicts[0]
     sums = [sum(column) for column in zip(*map(astuple, verdicts), strict=True)]
-    found = Verdict(*sums[:-1], is_learning=any(verdict.is_learning for verdict in verdicts))
+    found = Verdict(
+        *sums[:-2],
+        is_learning=any(verdict.is_learning for verdict in verdicts),
+        is_put_off=any(verdict.is_put_off for verdict in verdicts),
+    )
     num_calls = max(found.num_calls, 1)
     gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / num_calls
     return replace(found, ahead_since=0, gained_s=gained_s)
