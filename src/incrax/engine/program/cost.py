@@ -264,9 +264,11 @@ _calibrations: dict[tuple[str, bool], Calibration | None] = {}
 """By backend and precision; None where no earlier process has left one."""
 
 _SIZE = 250_000
-_SHORT = 30_000
+_TURNS = 8
+_SHORT = 16_000
+_SHORT_TURNS = 60
 _TINY = 64
-_KERNELS = 16
+_KERNELS = 8
 _REPEATS = 15
 _MAX_S = 0.25
 """Runs in a row of which none was faster, after which the least seconds are believed, and seconds
@@ -280,8 +282,8 @@ _MAX_CALL_S = 5e-5
 _NOISE = 0.98
 """Of the least seconds so far: what is faster than this may not be the last."""
 
-_MAX_WRITE = 2.5
-"""Seconds per byte written, at most, relative to one read: more is another process's doing."""
+WRITE_BY_READ = 2.5
+"""Seconds per byte written, to memory that is new, relative to one read."""
 
 
 def calibrate() -> Calibration:
@@ -327,40 +329,55 @@ def _setting() -> tuple[str, bool]:
 
 
 def _measure(dtype: np.dtype) -> Calibration:
-    """Time one-loop programs that differ in one kind of work; each figure is a difference of two of
-    them. Arithmetic is timed where XLA does not divide it among cores, as is most of it in programs
-    of many parts; memory where caches are too small.
+    """Time programs that differ in one kind of work; each figure is a difference of two of them.
+    Arithmetic is timed where XLA does not divide it among cores, as is most of it in programs of many
+    parts; memory where caches are too small; both in loops: a core that sleeps takes 50 us to wake,
+    longer than what was to be timed.
     """
     x = np.linspace(0.5, 1.0, _SIZE, dtype=dtype)  # by JAX, each of these would be compiled
     arrays = (x, x + 0.25, x + 0.5, x + 0.75)
     call_s, kernels_s = _best_seconds(_CALL, (x[:_TINY],))
-    base_s, reads_s, writes_s = _best_seconds(_MEMORY, arrays)
-    short_s, flops_s, exps_s = _best_seconds(_ARITHMETIC, (x[:_SHORT],))
-    read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes)
-    flop_s = max(flops_s - short_s, 0.1 * short_s) / (9 * _SHORT)
+    base_s, reads_s = _best_seconds(_looped(_MEMORY, _TURNS), arrays)
+    short_s, flops_s, exps_s = _best_seconds(_looped(_ARITHMETIC, _SHORT_TURNS), (x[:_SHORT],))
+    read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes * _TURNS)
+    flop_s = max(flops_s - short_s, 0.1 * short_s) / (9 * _SHORT * _SHORT_TURNS)
     return Calibration(
         flop_s=flop_s,
-        transcendental_s=max(exps_s - short_s, 0.5 * short_s) / (2 * _SHORT),
+        transcendental_s=max(exps_s - short_s, 0.5 * short_s) / (2 * _SHORT * _SHORT_TURNS),
         read_s=read_s,
-        write_s=min(max(writes_s / (3 * x.nbytes), read_s), _MAX_WRITE * read_s),
+        write_s=WRITE_BY_READ * read_s,
         dot_flop_s=flop_s / 4,
         call_s=min(call_s, _MAX_CALL_S),
         kernel_s=max(kernels_s - call_s, 0.1 * call_s) / (_KERNELS - 1),
     )
 
 
+def _looped(probes: Sequence[Callable[..., Any]], num_turns: int) -> list[Callable[..., Any]]:
+    """Sums, so many times each, of which each reads the one before. One program has all of
+    them: a loop takes three times as long to compile as what is in it.
+    """
+
+    @jax.jit
+    def run(number: int, x: Any, *others: Any) -> Any:
+        turn = lambda _, before: jax.lax.switch(number, probes, x + 1e-9 * before, *others)
+        return jax.lax.fori_loop(0, num_turns, turn, jnp.zeros((), x.dtype))
+
+    return [functools.partial(run, number) for number in range(len(probes))]
+
+
 _Probes = tuple[Callable[..., object], ...]
 _CALL: _Probes = (
-    jnp.sum,
-    lambda x: functools.reduce(
-        lambda before, _: jnp.sum(x * before), range(_KERNELS), jnp.ones(())
+    jax.jit(jnp.sum),
+    jax.jit(
+        lambda x: functools.reduce(
+            lambda before, _: jnp.sum(x * before), range(_KERNELS), jnp.ones(())
+        )
     ),
 )
 """The second: sums of which each reads the one before, so that none is fused with another."""
 _MEMORY: _Probes = (
     lambda x, *_: jnp.sum(x),
     lambda x, y, z, w: jnp.sum(w + x + y + z),
-    lambda x, *_: (x * 0.5, x + 1.0, x - 2.0),
 )
 _ARITHMETIC: _Probes = (
     jnp.sum,
@@ -372,15 +389,14 @@ _ARITHMETIC: _Probes = (
 def _best_seconds(
     functions: Sequence[Callable[..., object]], arrays: Sequence[np.ndarray]
 ) -> list[float]:
-    """Least seconds of each function over alternating runs, as long as these become faster."""
-    compiled = [jax.jit(fun) for fun in functions]
+    """Least seconds of each compiled function over alternating runs, as long as these become faster."""
     args = jax.device_put(arrays)
-    jax.block_until_ready([fun(*args) for fun in compiled])
-    best = [math.inf] * len(compiled)
+    jax.block_until_ready([fun(*args) for fun in functions])
+    best = [math.inf] * len(functions)
     end_s = time.perf_counter() + _MAX_S
     num_slower = 0
     while num_slower < _REPEATS and time.perf_counter() < end_s:
-        times = [_seconds(fun, args) for fun in compiled]
+        times = [_seconds(fun, args) for fun in functions]
         is_faster = any(new < _NOISE * old for new, old in zip(times, best, strict=True))
         num_slower = 0 if is_faster else num_slower + 1
         best = [*map(min, times, best)]
