@@ -168,11 +168,13 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 def predictions(problem: Problem) -> tuple[list[Prediction], list[Prediction]]:
     """Of the programs of a problem, and of compiling its plans."""
     ours = incrax.incremental(problem.function, tuning=JAX_ONLY)
+    engine = None
     for each in itertools.islice(problem.calls, NUM_CALLS):
         ours(*each)
-    traced = ours._traces.latest
-    assert traced is not None
-    engine = traced.engine
+        traced = ours._traces.latest
+        assert traced is not None
+        engine = traced.engine  # of large functions, that would be put off
+    assert engine is not None
     facts = engine.facts
     feeds = [value.feed for value in engine.store.states[-1].values]
     whole = engine.whole.executable

@@ -2586,6 +2586,13 @@ MUTANTS = [
         "tests/engine/plan/test_sums_of_products.py",
     ),
     Mutant(
+        "cores share what XLA gives to one",
+        "engine/program/cost.py",
+        "is_divided = entry.is_product or not entry.is_unfused",
+        "is_divided = True",
+        "tests/engine/program/test_cost.py",
+    ),
+    Mutant(
         "kernels of loops start as slowly as others",
         "engine/program/cost.py",
         'LOOP_KERNEL_SHARE if inner[0].kind == "turn" else 1.0',

@@ -194,7 +194,10 @@ def _changes(engine: Engine, served: Served) -> Iterator[tuple[str, str]]:
         yield from ((path, FIRST) for path in engine.paths)
         return
     if served.why == NOT_COMPARED:
-        yield "not compared", "while nothing is expected of saving, a call goes straight to `jax.jit`"
+        yield (
+            "not compared",
+            "while nothing is expected of saving, a call goes straight to `jax.jit`",
+        )
         return
     layout = engine.layout
     states = engine.store.states

@@ -300,7 +300,7 @@ FAMILY: Family = {
         work=no_work,
         algebra=_linear_where_nothing_is_filled_in,
         is_unfused=True,
-        additions=20.0,
+        additions=25.0,
     ),
     "scatter": replace(_SCATTER, work=_scatter_by, is_unfused=True),
     **each("scatter-add scatter_add", _SUM),

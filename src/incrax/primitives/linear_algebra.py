@@ -181,9 +181,9 @@ def _counted_only(flops: Callable[[Equation], float]) -> Primitive:
 
 FAMILY: Family = {
     "triangular_solve": Primitive(
-        index=_triangular_solve, work=_matrix(_triangular_flops), is_unfused=True
+        index=_triangular_solve, work=_matrix(_triangular_flops), is_unfused=True, additions=2.0
     ),
-    "cholesky": _of_matrix(_cubic(1 / 3), is_unfused=True),
+    "cholesky": _of_matrix(_cubic(1 / 3), is_unfused=True, additions=1.5),
     "eigh": _of_matrix(_cubic(9.0)),
     "householder_product": _of_matrix(_householder_product),
     "lu": _of_matrix(_lu),

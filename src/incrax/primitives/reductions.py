@@ -288,7 +288,7 @@ FAMILY: Family = {
         index=mixing(lambda eqn, _: [eqn.params["dimension"]], SORTED),
         work=_sort,
         is_unfused=True,
-        additions=100.0,
+        additions=250.0,
     ),
     # comparisons: n log2 k
     **each(

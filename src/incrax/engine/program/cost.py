@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
@@ -75,10 +76,13 @@ CALLBACK_S = 1e-4
 MIN_EQUATION_S = 1e-9
 """Seconds of an equation at least, so that of two plans that cost the same the shorter one wins."""
 
-LOOP_KERNEL_SHARE = 0.1
+LOOP_KERNEL_SHARE = 0.04
 """Of the seconds that a kernel needs to start, those in each turn of a loop, whose kernels follow
 each other without a return to the caller.
 """
+
+LARGE = 2**17
+"""Elements from which on XLA divides a fused equation, or a product, among the cores of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Calibration:
     dot_flop_s: float = 2e-11  # per matrix-product FLOP
     call_s: float = 1e-5  # per call of an executable, whatever it does
     kernel_s: float = 1e-6  # per kernel that it starts
+    large_share: float = 0.5  # of the work on `LARGE` arrays, as the cores share it
 
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of one equation inside a fused program."""
@@ -109,8 +114,11 @@ class Calibration:
         entry = entry_of(eqn)
         flop_s = self.dot_flop_s if entry.is_product else self.flop_s
         apart_s = leaf_cost(eqn).bytes * self.read_s + kernel_s if entry.is_unfused else 0.0
-        exponentials_s = price.transcendentals * self.transcendental_s
-        return MIN_EQUATION_S + price.flops * flop_s + exponentials_s + apart_s
+        work_s = price.flops * flop_s + price.transcendentals * self.transcendental_s
+        is_divided = entry.is_product or not entry.is_unfused
+        if is_divided and out_size(eqn) >= LARGE:
+            work_s *= self.large_share
+        return MIN_EQUATION_S + work_s + apart_s
 
     def load_seconds(self, num_bytes: int) -> float:
         """Estimated seconds to hand a saved value to a program and read it there."""
@@ -121,7 +129,7 @@ class Calibration:
         return self.argument_s + num_bytes * self.write_s
 
 
-ACCELERATOR = Calibration(1e-13, 2e-12, 5e-13, 5e-13, 2e-6, 5e-14, kernel_s=5e-6)
+ACCELERATOR = Calibration(1e-13, 2e-12, 5e-13, 5e-13, 2e-6, 5e-14, kernel_s=5e-6, large_share=1.0)
 """From data sheets, not measured: 10 TFLOP/s, 2 TB/s, and 2 us to hand over an argument."""
 
 
@@ -227,7 +235,9 @@ def is_free(eqn: Equation) -> bool:
 
 
 SCALAR_FACTORS = {
-    **dict.fromkeys(("sin", "cos", "sinh", "cosh"), 4.0),
+    **dict.fromkeys(("sin", "cos"), 7.0),
+    **dict.fromkeys(("sinh", "cosh"), 4.0),
+    "tanh": 1.5,
     **dict.fromkeys(("tan", "cbrt"), 5.0),
     **dict.fromkeys(("pow", "asin", "acos", "asinh", "acosh", "atanh", "lgamma"), 3.0),
     **dict.fromkeys(("atan", "atan2"), 10.0),
@@ -236,6 +246,11 @@ SCALAR_FACTORS = {
 """Times what their weight in exponentials says, in double precision on a CPU, as measured. XLA
 has vector code for an exponential, a logarithm and what is made of them; the others are called for
 one element after the other.
+"""
+
+COMPLEX_QUOTIENT = 3.0
+"""Times what its arithmetic says that a quotient of complex doubles takes, which XLA scales, with
+branches, against overflow.
 """
 
 _DOUBLE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
@@ -253,8 +268,10 @@ def _price(eqn: Equation) -> Cost:
     transcendentals = work.transcendentals
     if not steps and not transcendentals:
         return Cost(out_size(eqn) * entry.additions, 0.0, 0.0)
-    if transcendentals and eqn.outvars[0].aval.dtype in _DOUBLE:
+    if eqn.outvars[0].aval.dtype in _DOUBLE:
         transcendentals *= SCALAR_FACTORS.get(eqn.primitive.name, 1.0)
+    if eqn.primitive.name == "div" and eqn.outvars[0].aval.dtype == np.complex128:
+        steps *= COMPLEX_QUOTIENT
     return Cost(steps, transcendentals, 0.0)
 
 
@@ -281,6 +298,12 @@ _MAX_CALL_S = 5e-5
 
 _NOISE = 0.98
 """Of the least seconds so far: what is faster than this may not be the last."""
+
+KERNEL = 4.0
+"""Times what the smallest kernel takes to start: of gradients of 34 and 51, with more to read."""
+
+_MAX_CORES = 4
+"""Cores that share the work on an array of `LARGE`."""
 
 WRITE_BY_READ = 2.5
 """Seconds per byte written, to memory that is new, relative to one read."""
@@ -348,7 +371,8 @@ def _measure(dtype: np.dtype) -> Calibration:
         write_s=WRITE_BY_READ * read_s,
         dot_flop_s=flop_s / 4,
         call_s=min(call_s, _MAX_CALL_S),
-        kernel_s=max(kernels_s - call_s, 0.1 * call_s) / (_KERNELS - 1),
+        kernel_s=KERNEL * max(kernels_s - call_s, 0.1 * call_s) / (_KERNELS - 1),
+        large_share=1 / min(os.cpu_count() or 1, _MAX_CORES),
     )
 
 
