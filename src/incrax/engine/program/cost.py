@@ -303,7 +303,7 @@ KERNEL = 4.0
 """Times what the smallest kernel takes to start: of gradients of 34 and 51, with more to read."""
 
 _MAX_CORES = 4
-"""Cores that share the work on an array of `LARGE`."""
+"""Cores of a CPU that share the work on an array of `LARGE`, at most."""
 
 WRITE_BY_READ = 2.5
 """Seconds per byte written, to memory that is new, relative to one read."""
@@ -362,6 +362,7 @@ def _measure(dtype: np.dtype) -> Calibration:
     call_s, kernels_s = _best_seconds(_CALL, (x[:_TINY],))
     base_s, reads_s = _best_seconds(_looped(_MEMORY, _TURNS), arrays)
     short_s, flops_s, exps_s = _best_seconds(_looped(_ARITHMETIC, _SHORT_TURNS), (x[:_SHORT],))
+    num_cores = min(os.cpu_count() or 1, _MAX_CORES) if jax.default_backend() == "cpu" else 1
     read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes * _TURNS)
     flop_s = max(flops_s - short_s, 0.1 * short_s) / (9 * _SHORT * _SHORT_TURNS)
     return Calibration(
@@ -372,13 +373,13 @@ def _measure(dtype: np.dtype) -> Calibration:
         dot_flop_s=flop_s / 4,
         call_s=min(call_s, _MAX_CALL_S),
         kernel_s=KERNEL * max(kernels_s - call_s, 0.1 * call_s) / (_KERNELS - 1),
-        large_share=1 / min(os.cpu_count() or 1, _MAX_CORES),
+        large_share=1 / num_cores,
     )
 
 
 def _looped(probes: Sequence[Callable[..., Any]], num_turns: int) -> list[Callable[..., Any]]:
-    """Sums, so many times each, of which each reads the one before. One program has all of
-    them: a loop takes three times as long to compile as what is in it.
+    """Sums, so many times each, of which each reads the one before. One program has all of them: a
+    loop takes three times as long to compile as what is in it.
     """
 
     @jax.jit
