@@ -82,10 +82,10 @@ class Ledger(Verdict):
 
     def grant(self, num_calls: int) -> None:
         """So many calls may bypass from now on; the last of them is timed."""
-        self.granted = max(num_calls - 1, 0)
-        self.turns = repeat(None, self.granted)
-        self.is_timing_due = num_calls > 1
-        self._num_counted = 0
+        self.end()
+        self.granted = self._num_counted = 0
+        if num_calls > 1:
+            self.grant_more(num_calls)
 
     def grant_more(self, num_calls: int) -> None:
         """So many more calls may bypass, after those granted before, of which none is left."""

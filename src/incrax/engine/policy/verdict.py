@@ -151,11 +151,13 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     if len(verdicts) == 1:
         return verdicts[0]
     sums = [sum(column) for column in zip(*map(astuple, verdicts), strict=True)]
-    found = Verdict(
-        *sums[:-2],
-        is_learning=any(verdict.is_learning for verdict in verdicts),
-        is_put_off=any(verdict.is_put_off for verdict in verdicts),
-    )
+    found = Verdict(*sums)
     num_calls = max(found.num_calls, 1)
     gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / num_calls
-    return replace(found, ahead_since=0, gained_s=gained_s)
+    return replace(
+        found,
+        ahead_since=0,
+        gained_s=gained_s,
+        is_learning=found.is_learning > 0,
+        is_put_off=found.is_put_off > 0,
+    )

@@ -359,7 +359,7 @@ def _measure(dtype: np.dtype) -> Calibration:
     """
     x = np.linspace(0.5, 1.0, _SIZE, dtype=dtype)  # by JAX, each of these would be compiled
     arrays = (x, x + 0.25, x + 0.5, x + 0.75)
-    call_s, kernels_s = _best_seconds(_CALL, (x[:_TINY],))
+    call_s, kernels_s = _best_seconds([*map(jax.jit, _CALL)], (x[:_TINY],))
     base_s, reads_s = _best_seconds(_looped(_MEMORY, _TURNS), arrays)
     short_s, flops_s, exps_s = _best_seconds(_looped(_ARITHMETIC, _SHORT_TURNS), (x[:_SHORT],))
     num_cores = min(os.cpu_count() or 1, _MAX_CORES) if jax.default_backend() == "cpu" else 1
@@ -392,11 +392,9 @@ def _looped(probes: Sequence[Callable[..., Any]], num_turns: int) -> list[Callab
 
 _Probes = tuple[Callable[..., object], ...]
 _CALL: _Probes = (
-    jax.jit(jnp.sum),
-    jax.jit(
-        lambda x: functools.reduce(
-            lambda before, _: jnp.sum(x * before), range(_KERNELS), jnp.ones(())
-        )
+    jnp.sum,
+    lambda x: functools.reduce(
+        lambda before, _: jnp.sum(x * before), range(_KERNELS), jnp.ones(())
     ),
 )
 """The second: sums of which each reads the one before, so that none is fused with another."""
