@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 from incrax._table import many, seconds_text
 from incrax.engine.compile.background import CALLER_SHARE
@@ -150,7 +151,7 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     """
     if len(verdicts) == 1:
         return verdicts[0]
-    sums = [sum(column) for column in zip(*map(astuple, verdicts), strict=True)]
+    sums: list[Any] = [sum(column) for column in zip(*map(astuple, verdicts), strict=True)]
     found = Verdict(*sums)
     num_calls = max(found.num_calls, 1)
     gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / num_calls
