@@ -4,6 +4,7 @@ nobody listens.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import re
@@ -312,6 +313,10 @@ def test_a_function_with_several_types_has_one_verdict():
     both = together([one, weighed(2e-3)])
     assert both.num_calls == 2 * one.num_calls
     assert both.gain < 1.0 < one.gain
+    assert (both.is_learning, both.is_put_off) == (False, False)
+    for flag in ("is_learning", "is_put_off"):
+        marked = dataclasses.replace(one, **{flag: True})
+        assert getattr(together([one, marked, marked]), flag) is True
     f = incrax.incremental(model)
     for x in (X, X[:3]):
         f(1.0, x)

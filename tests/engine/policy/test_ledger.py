@@ -308,3 +308,24 @@ def test_a_kind_of_change_that_has_its_program_is_not_being_learned():
         chooser.note_call(entry, "whole", 1e-3, 1e-3)
         learning.append(chooser.verdict.is_learning)
     assert learning == [True, False]
+
+
+def test_what_was_granted_ends_where_nothing_is_granted():
+    ledger = Ledger()
+    ledger.grant(5)
+    next(ledger.turns)
+    ledger.end()
+    assert (ledger.skipped, ledger.left, ledger.is_timing_due) == (1, 0, False)
+    ledger.grant(5)
+    next(ledger.turns)
+    ledger.grant(0)
+    assert (ledger.skipped, ledger.left, ledger.is_timing_due) == (0, 0, False)
+
+
+def test_more_is_granted_after_what_was_used():
+    ledger = Ledger()
+    ledger.grant(3)
+    assert len(list(ledger.turns)) == 2
+    ledger.note_turn(1.0, 1.0)
+    ledger.grant_more(4)
+    assert (ledger.skipped, ledger.left, ledger.is_timing_due) == (3, 3, True)
