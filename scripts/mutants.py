@@ -908,7 +908,7 @@ OPTIMISATIONS = [
     Mutant(
         "small totals start at the sum so far",
         "engine/rewrites/partial_sums.py",
-        "    return chain.size < MIN_SIZE and len(chain.terms) <= MAX_TERMS",
+        "    return (chain.size < MIN_SIZE or num_turning > 0) and len(chain.terms) <= MAX_TERMS",
         "    return False",
         "tests/engine/plan/test_families.py",
     ),
@@ -1653,8 +1653,8 @@ MUTANTS = [
     Mutant(
         "each value that a first plan loads is computed by a program of its own",
         "engine/policy/segments.py",
-        "        is_wanted = num_new >= MIN_JOINT and not self._joint",
-        "        is_wanted = False",
+        "        if num_new < MIN_JOINT or self._joint or self.priming is not None:",
+        "        if True:",
         "tests/engine/policy/test_joint_fill.py",
     ),
     Mutant(
@@ -1758,22 +1758,22 @@ MUTANTS = [
     Mutant(
         "kinds in turns get programs of their own",
         "engine/policy/planner.py",
-        "self.divides = is_small and self._are_in_turns()",
+        "self.divides = is_small and self.are_in_turns",
         "self.divides = False",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
         "one kind alone is divided",
         "engine/policy/planner.py",
-        "self.divides = is_small and self._are_in_turns()",
+        "self.divides = is_small and self.are_in_turns",
         "self.divides = is_small",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
         "large functions are divided",
         "engine/policy/planner.py",
-        "self.divides = is_small and self._are_in_turns()",
-        "self.divides = self._are_in_turns()",
+        "self.divides = is_small and self.are_in_turns",
+        "self.divides = self.are_in_turns",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
@@ -1793,8 +1793,8 @@ MUTANTS = [
     Mutant(
         "a rare family is begun with",
         "engine/policy/accounts.py",
-        "if entry.family is None or self.has_learned or self._is_rare(entry):",
-        "if entry.family is None or self.has_learned:",
+        "return not (entry.family is None or self.has_learned or self._is_rare(entry))",
+        "return not (entry.family is None or self.has_learned)",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(

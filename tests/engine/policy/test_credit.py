@@ -518,13 +518,15 @@ def test_rows_are_traced_only_where_their_program_would_be_compiled_too(monkeypa
     assert credit.allows_planning(of_rows, 1e-3, 2.0)
 
 
-def test_the_first_of_a_family_must_be_worth_plans_of_all_its_kinds(monkeypatch):
+def test_the_first_of_all_must_be_worth_plans_of_all_kinds(monkeypatch):
     credit = called(0.0)._traces.latest.engine.chooser.credit
     monkeypatch.setattr(type(credit.costs.facts), "is_calibrated", property(lambda _: True))
     monkeypatch.setattr(credit.clock, "is_running", True)
     credit.costs.planning_s = 1.0
-    price_s = 10.0 + credit.costs.program_s
     entry = of_family(credit, *[10] * 10)[0]
+    num_kinds = sum(account.num_kinds for account in credit.accounts.families.values())
+    assert num_kinds > 10
+    price_s = num_kinds + credit.costs.program_s
     entry.clean_share = 0.5
     credit.accounts.clean_calls = 0.0
     allows = lambda whole_s, price_s: credit.allows_planning(entry, whole_s, price_s)

@@ -247,7 +247,8 @@ class Engine:
         entry = chooser.entry(saved.dirty, may_wait=is_open)
         is_at_hand = self._is_at_hand(entry, saved)
         candidate = self.choose(entry, saved) if is_at_hand else self._meanwhile(entry, saved)
-        is_primed = candidate == "whole" and slices.decide_priming()
+        saves = slices if slices.priming is not None else chooser
+        is_primed = candidate == "whole" and saves.decide_priming()
         return entry, "priming" if is_primed else candidate
 
     def _is_at_hand(self, entry: Entry, saved: SavedValues) -> bool:
@@ -294,7 +295,12 @@ class Engine:
         to_blame = None if dirty is None else self.chooser.seen(dirty)
         groups = segments.missing_groups(missing, lambda var: saved.find(var) is None)
         pays = self.chooser.decide_fill(entry, missing, groups, to_blame)
-        return candidate if pays else "whole"
+        if not pays:
+            return "whole"
+        if not entry.is_final or self.slices.priming is not None or not segments.stand_in(groups):
+            return candidate
+        segments.note_primed()
+        return "priming"
 
     def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         """The plan that a candidate runs last; None for the whole program."""
@@ -307,7 +313,9 @@ class Engine:
             return None
         if candidate == "segments":
             return self.segments.top()
-        return self.slices.priming if candidate == "priming" else entry.program
+        if candidate == "priming":
+            return self.slices.priming or self.segments.priming
+        return entry.program
 
     # --- run --------------------------------------------------------------------------------------
 

@@ -215,6 +215,7 @@ def plan_dirty(
     may_factor: bool = True,
     may_derive: bool = True,
     moving: int = -1,
+    turning: int = 0,
 ) -> Plan:
     """Plan for a dirty set: compute the reached outputs from clean saved values.
 
@@ -230,6 +231,8 @@ def plan_dirty(
         may_derive: use values that the program has not: partial sums, stacked rows, factors.
         moving: mask of the inputs that are known to change; of the others, matrices are split in
             their real and imaginary parts, which no program for rows keeps up to date.
+        turning: mask of the inputs that change in turns with these: no terms that depend on them are
+            added up to a value to load, which would be stale at each call.
     """
     may_derive = may_derive and not facts.is_minimal and not facts.is_explicit
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
@@ -256,7 +259,9 @@ def plan_dirty(
     search = _Search(
         facts, load_seconds, dirty, prices.run, reached_saves, outputs, may_reorder=may_derive
     )
-    eqns = reached_equations(facts, dirty, targets, reached_saves, may_regroup=may_derive)
+    eqns = reached_equations(
+        facts, dirty, targets, reached_saves, may_regroup=may_derive, turning=turning
+    )
     guards: Sequence[Var] = ()
     if may_derive:
         is_steady = lambda var: facts.is_known(var) and not facts.mask(var) & (moving | dirty)
@@ -344,9 +349,10 @@ def reached_equations(
     saves: Iterable[Var] = (),
     *,
     may_regroup: bool = False,
+    turning: int = 0,
 ) -> tuple[Equation, ...]:
     """The equations that a dirty set reaches and that targets need, in order, with clean terms of
-    sums taken out.
+    sums taken out; of those that change in turns with others, each by itself.
     """
     listing = facts.listing.extended(facts.derived.recipe(saves))
     writer = listing.writer
@@ -367,11 +373,17 @@ def reached_equations(
             follow(listing.read[number])
     replaced: dict[int, tuple[Equation, ...]] = {}
     if may_regroup and not facts.effects:
+        is_turning = lambda var: bool(facts.mask(var) & turning & ~dirty)
         chains = [chain for chain in facts.chains if chain.last in numbers]
-        numbers.update(n for chain in filter(is_added_anew, chains) for n in chain.eqns)
-        replaced = regroup(
-            eqns, chains, facts.derived, lambda var: not facts.mask(var) & dirty, saves
-        )
+        anew = [c for c in chains if is_added_anew(c, sum(map(is_turning, c.terms)))]
+        numbers.update(n for chain in anew for n in chain.eqns)
+        others = [chain for chain in chains if chain not in anew]
+        is_clean = lambda var: not facts.mask(var) & dirty
+        is_steady = lambda var: is_clean(var) and not is_turning(var)
+        replaced = {
+            **regroup(eqns, anew, facts.derived, is_steady, saves),
+            **regroup(eqns, others, facts.derived, is_clean, saves),
+        }
     return tuple(eqn for n in sorted(numbers) for eqn in replaced.get(n, (eqns[n],)))
 
 

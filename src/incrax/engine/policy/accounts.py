@@ -135,10 +135,20 @@ class Accounts:
     def calls(self, entry: Entry) -> int:
         """Calls so far of a kind of change and its kin."""
         own = max(entry.count, self.of(entry).num_calls)
-        if entry.family is None or self.has_learned or self._is_rare(entry):
+        if not self._is_first(entry):
             return own
         # Before anything is saved, all have lost for want of the same: what each loads comes then.
         return max(own, int(self.clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
+
+    def num_kinds_with(self, entry: Entry) -> int:
+        """Kinds of change whose calls count as those of an entry (`calls`): each needs a plan."""
+        if not self._is_first(entry):
+            return self.of(entry).num_kinds
+        return sum(account.num_kinds for account in self.families.values())
+
+    def _is_first(self, entry: Entry) -> bool:
+        """Whether an entry may get the first plan of all, which they earn together."""
+        return not (entry.family is None or self.has_learned or self._is_rare(entry))
 
     def _is_rare(self, entry: Entry) -> bool:
         """Whether its family comes less than half as often as others: not the one to begin with."""
@@ -173,6 +183,13 @@ class Accounts:
         """The same with a program for an entry: its family leaves nothing stale then."""
         num_missed = self.num_missed - self.of(entry).num_blamed
         return 1.0 - num_missed / (self.num_asked + NUM_GRANTED)
+
+    def blame_of(self, entry: Entry) -> float:
+        """Of the gain of a call, how much calls of others lose for one of an entry's family, which leaves
+        stale what these load.
+        """
+        account = self.of(entry)
+        return account.num_blamed / max(account.num_calls, 1)
 
 
 def effective_number(shares: Sequence[float]) -> float:

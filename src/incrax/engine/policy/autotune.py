@@ -47,6 +47,7 @@ class Race:
     num_spared: int  # results of the host that saved values must stand for
     started_s: float = field(default_factory=time.perf_counter)
     lost_s: float = 0.0  # by trying candidates
+    retimed_at: int = 0  # call at which the whole program was timed again last
 
     @cached_property
     def callback_s(self) -> float:
@@ -147,8 +148,11 @@ class Race:
         if len(contenders) < 2:
             return
         entry.is_final = False
-        if "whole" in contenders:
+        # Not for each of many kinds in turns: what the whole program serves leaves values stale.
+        since = self.ledger.num_calls - self.retimed_at
+        if "whole" in contenders and since >= entry.uses // 2:
             self.whole.retime()
+            self.retimed_at = self.ledger.num_calls
         if "segments" in contenders:
             self.segments.retime(entry.dirty)
         if "plan" in contenders and entry.program is not None:

@@ -135,6 +135,7 @@ class Chooser:
         self._num_savable = 0
         self._loaded = self.planner.loaded
         self.regret_s = 0.0
+        self._num_served = 0.0  # calls that saved values had served when they were all saved last
         self.segments.want(
             lasting_needs(facts, budget_bytes, row_values)
             if is_exact
@@ -256,11 +257,14 @@ class Chooser:
         program, or to time it; else after as many seconds were lost for want of them as they cost
         (ski rental: never worse than twice the best).
         """
+        stand_in = self.segments.stand_in(groups)
         fill_s = self.segments.fill_seconds(missing, self.race.run_price)
         served_s = entry.seconds.get(entry.candidate, self.whole_s)
         is_tried = not entry.is_final and self.race.is_exploring
         is_marked = all(var in self.facts.kept for var in missing)
         compiling_s = self.segments.compiling_s(groups)
+        if stand_in is not None:
+            fill_s, compiling_s = stand_in.seconds or self.whole_s, 0.0
         is_paid = self.credit.pays_for_fill(entry, self.whole_s, served_s, compiling_s)
         is_due = is_tried or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
         pays = is_marked or (is_due and is_paid)
@@ -273,6 +277,17 @@ class Chooser:
         if culprit is not None:
             culprit.blame_s += lost_s
             culprit.is_final = False
+        return pays
+
+    def decide_priming(self) -> bool:
+        """Whether the whole function is to save what plans of kinds in turns load: not if none of these
+        has served a call since it last did.
+        """
+        if self.segments.priming is None:
+            return False
+        num_served = self.accounts.num_asked - self.accounts.num_missed
+        pays = num_served > self._num_served
+        self._num_served = num_served
         return pays
 
     def note_use(self, entry: Entry, candidate: Candidate, elapsed_s: float | None) -> None:
@@ -326,8 +341,10 @@ class Chooser:
         bypasses = ledger.note_call(
             spent_s, whole_s, overhead_s, is_learning=may_learn, num_calls=num_calls
         )
-        # Of a job that is said to be long, one slow look puts nothing off.
-        is_awaited = self.credit.expected_calls > 0 and entry.count < self.hot_after
+        # Of a job that is said to be long, or a kind that has its program, one slow look puts nothing
+        # off.
+        is_paid = self.credit.expected_calls > 0 or entry.program is not None
+        is_awaited = is_paid and entry.count < self.hot_after
         is_open = not is_measured or is_new or is_awaited
         if bypasses and (is_open or self._hoped_s() > ledger.look_s):
             ledger.grant(0)

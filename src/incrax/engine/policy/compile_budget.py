@@ -149,7 +149,7 @@ class Credit:
                 return False
         plan_s = self.costs.plan_s
         if not account.num_programs:
-            plan_s += self.costs.later_plan_s * max(account.num_kinds - 1, 0)
+            plan_s += self.costs.later_plan_s * max(self.accounts.num_kinds_with(entry) - 1, 0)
         if not entry.is_for_rows:
             plan_s += self.costs.calibration_s
         at_once_s = plan_s + price_s if entry.is_for_rows else plan_s
@@ -213,7 +213,7 @@ class Credit:
         asked.due_at = math.inf
         gain_s = offer.served_s - offer.promise_s
         if gain_s > 0.0:
-            gain_s *= self.accounts.hit_rate_with(entry)
+            gain_s *= self.accounts.hit_rate_with(entry) + self.accounts.blame_of(entry)
         of_one_kind = max(entry.count, account.mean_calls)
         if account.num_programs and of_one_kind * gain_s > offer.price_s:
             return True

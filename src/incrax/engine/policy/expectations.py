@@ -129,16 +129,16 @@ class Expectations:
         """The bits of all inputs that changed so far, but in the first call, or in earlier processes;
         beside a dirty set, of those that change in kinds of at least `RARE` times as many calls.
         """
-        least = 0.0 if beside is None else RARE * self._calls(beside)
-        is_first = lambda dirty: dirty == self._layout.full and self._calls(dirty) <= 1
+        least = 0.0 if beside is None else RARE * self.calls_of(beside)
+        is_first = lambda dirty: dirty == self._layout.full and self.calls_of(dirty) <= 1
         seen = dict.fromkeys([*self.kinds, *self.entries])
-        known = [d for d in seen if self._calls(d) >= least and not is_first(d)]
+        known = [d for d in seen if self.calls_of(d) >= least and not is_first(d)]
         for kind, entry in self.row_entries.items():
             if entry.count >= least:
                 known += map(self._layout.leaf_mask, kind.leaves)
         return reduce(or_, known, 0)
 
-    def _calls(self, dirty: int) -> int:
+    def calls_of(self, dirty: int) -> int:
         """Of a dirty set, here or in an earlier process."""
         here = self.entries[dirty].count if dirty in self.entries else 0
         return max(here, self.of(dirty).calls)

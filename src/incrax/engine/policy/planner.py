@@ -7,15 +7,17 @@ candidate serves.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import product
+from operator import or_
 
 from incrax._jax import Var
 from incrax._table import seconds_text
 from incrax._tables import make_room
-from incrax.engine.compile.timing import Clock, TimedCompiler
+from incrax.engine.compile.timing import Clock, TimedCompiler, is_large
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
 from incrax.engine.plan.segmentation import Segmentation
@@ -34,6 +36,11 @@ NUM_COMPANIONS = 16
 
 COMPANION_EQNS = 1500
 """Equations above which a program is too large to plan for companions in advance."""
+
+MAX_KIN = 256
+"""Kinds of change, those of a family that have not come yet among them, that are planned for together
+where they come in turns.
+"""
 
 LOAD_PRICES = (1.0, 8.0, 64.0)
 """Factors on the price of loading, tried until the saved values fit the budget."""
@@ -58,6 +65,9 @@ MAX_DIVIDED_EQNS = 500
 """Equations up to which a function is divided for kinds in turns: 20 Gaussian processes in a loop have
 1,300, and segments of their own values promise nothing where plans take a twentieth.
 """
+
+
+_NUMBER = re.compile(r"\[\d+\]")
 
 
 @dataclass(eq=False)
@@ -88,6 +98,10 @@ class Planner(Learner):
     journal: Journal
     entries: Mapping[int, Entry]
     divides: bool = False
+    are_in_turns: bool = False
+    # Where no segments serve these: they, and others of their families, and the inputs of all.
+    turns: tuple[int, ...] = ()
+    turning: int = 0
     # By programs; another object if it changes.
     loaded: dict[Var, None] = field(default_factory=dict)
     num_planned: int = 0
@@ -159,7 +173,7 @@ class Planner(Learner):
             entry.is_decided = is_asked or self.credit.allows(
                 entry, self.race.whole_s, price_s, on_trust=True
             )
-            entry.may_divide = entry.is_decided
+            entry.may_divide = entry.is_decided and not self.turns
         # After the decision: what was spent on this plan must not stand against it.
         self.credit.note_plan(entry, took_s, expected_s)
         if plan is not None and entry.is_decided:
@@ -175,6 +189,11 @@ class Planner(Learner):
         wanted = self.segments.wanted
         moving = self.expectations.moving(entry.dirty)
         plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=not divides)
+        if plan is not None and self._is_stale_in_turns(entry, plan):
+            self.turns = self._in_turns()
+            self.turning = reduce(or_, self.turns)
+            self.segments.primes = not is_large(len(self.facts.eqns))
+            plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=True)
         if plan is None:
             budget = f"the budget of {self.budget_bytes} bytes"
             entry.settle("whole", f"its saved values do not fit {budget}")
@@ -207,6 +226,7 @@ class Planner(Learner):
                 may_factor=may_factor,
                 may_derive=may_derive,
                 moving=moving,
+                turning=self.turning,
             )
             if copied_bytes({*known, *plan.loads}) <= self.budget_bytes:
                 return plan
@@ -240,16 +260,52 @@ class Planner(Learner):
         that all share values from the start.
         """
         wanted = dict.fromkeys(needs)
-        if len(self.facts.eqns) > COMPANION_EQNS:
-            return list(wanted)
-        full = self.facts.layout.full
-        seen = dict.fromkeys((*self.expectations.kinds, *self.entries))
-        others = [dirty for dirty in seen if dirty != entry.dirty and dirty & full != full]
-        for dirty in others[-NUM_COMPANIONS:]:
+        is_small = len(self.facts.eqns) <= COMPANION_EQNS
+        others = self.turns or (self._known[-NUM_COMPANIONS:] if is_small else ())
+        for dirty in others:
+            if dirty == entry.dirty:
+                continue
             # As if all moved: a matrix serves others as it is.
             plan = self._affordable_plan(dirty, wanted, -1, may_derive=may_derive)
             wanted.update(dict.fromkeys(() if plan is None else plan.base_loads))
         return list(wanted)
+
+    @property
+    def _known(self) -> list[int]:
+        """The kinds of change that were seen or are expected, and leave something as it is."""
+        full = self.facts.layout.full
+        seen = dict.fromkeys((*self.expectations.kinds, *self.entries))
+        return [dirty for dirty in seen if dirty & full != full]
+
+    def _is_stale_in_turns(self, entry: Entry, plan: Plan) -> bool:
+        """Whether most kinds that come in turns, and are served by no segments, each leave stale what the
+        first plan of all loads.
+        """
+        if not self.are_in_turns or self.divides or self.segments.wanted:
+            return False
+        read = reduce(or_, map(self.facts.mask, plan.base_loads), 0)
+        calls = {k: self.expectations.calls_of(k) for k in self._known if k != entry.dirty}
+        return 2 * sum(num for kind, num in calls.items() if kind & read) > sum(calls.values())
+
+    def _in_turns(self) -> tuple[int, ...]:
+        """The kinds that come in turns, and those like them that have not come yet: of single inputs,
+        others of the same list; of single elements, others of the same array.
+        """
+        layout = self.facts.layout
+        alike = [_NUMBER.sub("", path) for path in self.journal.paths]
+        masks = [layout.leaf_mask(leaf) for leaf in range(len(alike))]
+        found = dict.fromkeys(self._known)
+        for dirty in list(found):
+            leaf = next(number for number, mask in enumerate(masks) if dirty & mask)
+            if dirty == masks[leaf]:
+                others = [masks[k] for k, path in enumerate(alike) if path == alike[leaf]]
+            elif dirty.bit_count() == 1:
+                bits = range(masks[leaf].bit_length())
+                others = [1 << bit for bit in bits if masks[leaf] >> bit & 1]
+            else:
+                others = []
+            found.update(dict.fromkeys(others))
+        return tuple(found)[:MAX_KIN]
 
     def _are_in_turns(self) -> bool:
         """Whether several kinds of change, which leave something as it is, share the calls that were
@@ -266,7 +322,8 @@ class Planner(Learner):
         credit = self.credit
         if not self.segments.wanted:
             is_small = len(self.facts.eqns) <= MAX_DIVIDED_EQNS
-            self.divides = is_small and self._are_in_turns()
+            self.are_in_turns = self._are_in_turns()
+            self.divides = is_small and self.are_in_turns
         price_s = self.costs.plan_price_s(entry, divides=self.divides)
         if entry.promise_s < math.inf:
             return credit.allows(entry, self.race.whole_s, price_s, on_trust=True)
@@ -275,11 +332,11 @@ class Planner(Learner):
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that
-        was missed.
+        was missed, or kinds come in turns: each would leave stale what the next one loads.
         """
         prices = Prices(1.0, self.race.run_price)
         wanted = self.segments.wanted
-        saves = wanted if entry.blame_s else ()
+        saves = wanted if entry.blame_s or self.turning else ()
         plan = plan_dirty(
             self.facts,
             entry.dirty,
@@ -288,6 +345,7 @@ class Planner(Learner):
             prices=prices,
             only_wanted=True,
             moving=self.expectations.moving(entry.dirty),
+            turning=self.turning,
         )
         self._compile(entry, plan)
 

@@ -13,7 +13,7 @@ from incrax.engine.compile.timing import TimedCompiler, TimedProgram, usual_s
 from incrax.engine.plan.blocks import RowValues
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.families import operation_digest
-from incrax.engine.plan.plan import Plan, plan_fill
+from incrax.engine.plan.plan import Plan, plan_fill, plan_whole
 from incrax.engine.plan.segmentation import Group, Segmentation
 
 MIN_JOINT = 4
@@ -37,6 +37,9 @@ class Segments(Segmentation):
         self.compiler = compiler
         self._programs: dict[Group, TimedProgram] = {}
         self._joint: dict[frozenset[Var], TimedProgram] = {}
+        self.primes = False  # what is missing of many groups is all saved by the whole function
+        self.priming: TimedProgram | None = None
+        self.primed_s = 0.0  # that it took in the place of groups without a program
         self._top: TimedProgram | None = None
         self._is_filled = False
         self._digests: dict[Group, int] = {}
@@ -64,6 +67,7 @@ class Segments(Segmentation):
             found = self._programs[group] = self.compiler.compile(self.plan(group))
             self._made.add(self._digest(group))
             self._is_filled = True
+            self.primed_s = 0.0
         return found
 
     def compiling_s(self, groups: Iterable[Group]) -> float:
@@ -95,20 +99,45 @@ class Segments(Segmentation):
         clean = [var for var in variables if not self.facts.mask(var) & dirty]
         groups = self.missing_groups(clean, is_missing)
         missing = tuple([var for group in groups for var in group if is_missing(var)])
-        known = self._joint.get(frozenset(missing))
+        known = self.stand_in(groups) or self._joint.get(frozenset(missing))
         if known is not None:
             return known.plan
         num_new = sum(group not in self._programs for group in groups)
-        is_wanted = num_new >= MIN_JOINT and not self._joint
-        return plan_fill(self.facts, missing, lambda _: False) if is_wanted else None
+        if num_new < MIN_JOINT or self._joint or self.priming is not None:
+            return None
+        if self.primes:
+            return plan_whole(self.facts, dict.fromkeys([*missing, *self.wanted]))
+        return plan_fill(self.facts, missing, lambda _: False)
 
     def joint(self, plan: Plan) -> TimedProgram:
         """The program of that plan."""
+        if plan.outputs:
+            if self.priming is None:
+                self.priming = self.compiler.compile(plan)
+                self._is_filled = True
+            return self.priming
         found = self._joint.get(frozenset(plan.saves))
         if found is None:
             found = self._joint[frozenset(plan.saves)] = self.compiler.compile(plan)
             self._is_filled = True
         return found
+
+    def stand_in(self, groups: Iterable[Group]) -> TimedProgram | None:
+        """The whole function, which saves all of some groups, as long as it took less in the place of
+        groups without a program than it takes to compile these.
+        """
+        priming = self.priming
+        if priming is None or priming.plan is None:
+            return None
+        saved = set(priming.plan.saves)
+        new = [group for group in groups if group not in self._programs]
+        is_saved = new and all(var in saved for group in groups for var in group)
+        return priming if is_saved and self.primed_s < self.compiling_s(new) else None
+
+    def note_primed(self) -> None:
+        """It stood in for groups without a program."""
+        assert self.priming is not None
+        self.primed_s += self.priming.seconds or 0.0
 
     def top(self) -> TimedProgram:
         """The program from the wanted values to the outputs."""
@@ -134,7 +163,8 @@ class Segments(Segmentation):
 
     def retime_all(self) -> None:
         """Time every program at its next run."""
-        for program in (self._top, *self._programs.values(), *self._joint.values()):
+        others = *self._programs.values(), *self._joint.values()
+        for program in (self._top, self.priming, *others):
             if program is not None:
                 program.retime()
 

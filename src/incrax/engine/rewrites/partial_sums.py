@@ -89,11 +89,13 @@ def _num_loaded(eqns: Sequence[Equation], chain: SumChain, is_clean: Callable[[V
     return sum(is_clean(var) for eqn in dirty for var in read_vars(eqn))
 
 
-def is_added_anew(chain: SumChain) -> bool:
+def is_added_anew(chain: SumChain, num_turning: int = 0) -> bool:
     """Whether all of a sum that a change reaches is added up again, from its terms: so the same runs
-    whichever term moves, and one program serves all, where the sum of those before it would do.
+    whichever term moves, and one program serves all, where the sum of those before it would do. A
+    large one only where some of its clean terms change in turns with the others: the sum of these
+    would be stale at each call.
     """
-    return chain.size < MIN_SIZE and len(chain.terms) <= MAX_TERMS
+    return (chain.size < MIN_SIZE or num_turning > 0) and len(chain.terms) <= MAX_TERMS
 
 
 def additions(terms: Sequence[Var], like: Equation, total: Var) -> tuple[Equation, ...]:

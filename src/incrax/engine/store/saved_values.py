@@ -301,6 +301,8 @@ class SavedValues:
             loads = [self.find(var) for var in program.loads]
             run = program.executable if is_minimal else program  # the minimal planner times nothing
             self._note_run(program.plan, run(self.feeds, loads))
+            if program is self.segments.priming:
+                self.segments.note_primed()
 
     def fill_tables(self, tables: Iterable[Var], value_of: ValueOf) -> None:
         """Make tables of indices, and what is arranged by them, where they are missing, on the host."""
@@ -347,7 +349,7 @@ class SavedValues:
         too.
         """
         self._count(plan)
-        filled = dict(zip(plan.saves, results, strict=True))
+        filled = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         flags = self.derived.flags
         for var in [var for var in filled if var in flags]:
             if not filled.pop(flags[var]):
