@@ -17,7 +17,7 @@ from incrax.engine.compile import timing
 from incrax.engine.plan import facts
 from incrax.engine.policy import compile_budget, learning_costs, ledger
 from incrax.engine.policy.accounts import LEAST_CLEAN_SHARE, NUM_GRANTED, SELDOM
-from incrax.engine.policy.candidates import RECENT, Entry
+from incrax.engine.policy.candidates import RECENT, Entry, Known
 from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import (
     COMPILE_SHARE,
@@ -725,6 +725,65 @@ def test_calls_are_looked_at_while_a_program_is_likely_to_serve_the_next(
     monkeypatch.setitem(chooser.entries, 2, served)
     chooser.note_call(entry, "whole", 1e-3, 1e-4)
     assert (chooser.ledger.granted > 0) is bypasses
+
+
+@pytest.mark.parametrize(("known", "bypasses"), [("compiled", False), ("refused", True)])
+@pytest.mark.parametrize("look_s", [1e-4, 0.1])
+def test_calls_are_looked_at_while_the_job_is_no_longer_than_one_that_gained(
+    known, look_s, bypasses, monkeypatch
+):
+    """Whatever the first looks took, which load what later ones need; and not beyond it."""
+    chooser, entry = weighed(monkeypatch)
+    expected = chooser.expectations
+    was_compiled = known == "compiled"
+    kinds = {2: Known(500, plan_s=2e-2, was_compiled=was_compiled)}
+    monkeypatch.setattr(expected, "_known", kinds)
+    monkeypatch.setattr(chooser.whole, "seconds", 4e-2)
+    monkeypatch.setattr(expected, "num_calls", chooser.ledger.num_calls + 1000)
+    chooser.ledger.look_s = look_s
+    chooser.note_call(entry, "whole", 4e-2, 1e-4)
+    assert (chooser.ledger.granted > 0) is bypasses
+    monkeypatch.setattr(expected, "num_calls", chooser.ledger.num_calls)
+    chooser.note_call(entry, "whole", 4e-2, 1e-4)
+    assert chooser.ledger.granted > 0
+
+
+@pytest.mark.parametrize(("count", "has_program", "bypasses"), [(1, 1, 0), (1, 0, 1), (9, 1, 1)])
+def test_the_first_use_of_a_program_puts_nothing_off(count, has_program, bypasses, monkeypatch):
+    chooser, entry = weighed(monkeypatch)
+    monkeypatch.setattr(chooser, "hot_after", 2)
+    monkeypatch.setattr(entry, "count", count)
+    monkeypatch.setattr(entry, "program", SimpleNamespace(seconds=1e-3) if has_program else None)
+    chooser.note_call(entry, "whole", 1e-3, 1e-4)
+    assert bool(chooser.ledger.granted) is bool(bypasses)
+
+
+def test_many_kinds_that_are_due_have_the_whole_program_timed_again_once(monkeypatch):
+    """What the whole program serves leaves stale what the others load."""
+    chooser, _ = weighed(monkeypatch)
+    again = []
+    note = lambda program: again.append(1) if program is chooser.whole else None
+    monkeypatch.setattr(type(chooser.whole), "retime", note)
+    chooser.ledger.calls += 100
+    for dirty in range(30):
+        entry = Entry(1 << dirty, uses=64, seconds={"whole": 1e-3, "segments": 1e-3})
+        chooser.race.retry(entry)
+        chooser.ledger.calls += 1
+    assert len(again) == 1
+    chooser.ledger.calls += 2
+    chooser.race.retry(Entry(1, uses=64, seconds={"whole": 1e-3, "segments": 1e-3}))
+    assert len(again) == 2
+
+
+def test_what_a_kind_makes_others_lose_is_a_gain_of_its_program():
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    served, to_blame = families(credit, 1000, 1000)
+    credit.accounts.has_learned = True
+    pays = lambda: credit.is_worth(to_blame, Offer(2e-3, 1e-3, 1.9, math.inf))
+    credit.accounts.note_uses(served, 100_000)
+    assert not pays()
+    credit.accounts.note_missed(served, 1000.0, to_blame)  # one for each of its calls
+    assert pays()
 
 
 def test_a_kind_that_comes_no_more_has_no_share_of_the_latest_calls():

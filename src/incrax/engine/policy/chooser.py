@@ -46,6 +46,11 @@ ROUNDS = 4
 LOOK_AGAIN_S = 0.05
 """Seconds after which a call is looked at while a thread compiles: what it has made may serve."""
 
+MAX_LOOK_S = 1e-3
+"""Seconds that a look is taken to need at most, where it is known what calls gain: the first ones load
+and find out what later ones need as well.
+"""
+
 MIN_BYPASSED = 16
 """Calls that bypass at least, before a decision that is due is looked at."""
 
@@ -346,7 +351,7 @@ class Chooser:
         is_paid = self.credit.expected_calls > 0 or entry.program is not None
         is_awaited = is_paid and entry.count < self.hot_after
         is_open = not is_measured or is_new or is_awaited
-        if bypasses and (is_open or self._hoped_s() > ledger.look_s):
+        if bypasses and (is_open or self._hoped_s() > min(ledger.look_s, MAX_LOOK_S)):
             ledger.grant(0)
         elif bypasses:
             self._begin_bypass(candidate)
@@ -378,7 +383,8 @@ class Chooser:
         self.journal.bypassed(ledger.left, verdict.sentence)
 
     def _hoped_s(self) -> float:
-        """Seconds that a look is expected to gain, if the next call is like the latest ones.
+        """Seconds that a look is expected to gain, if the next call is like the latest ones, or like those
+        of an earlier process.
 
         Looks that hope for more than they cost go on whatever was spent before: on learning, above
         all, which would be lost. A kind that comes no more has soon lost its share of the latest.
@@ -387,7 +393,7 @@ class Chooser:
         num_calls = self.accounts.num_calls
         served = [(e, e.gain_s(whole_s)) for e in self._all_entries()]
         hoped_s = sum([gain_s * e.recent_share(num_calls) for e, gain_s in served if gain_s])
-        return self.accounts.hit_rate * hoped_s
+        return max(self.accounts.hit_rate * hoped_s, self.expectations.gain_s(whole_s))
 
     def _all_entries(self) -> list[Entry]:
         return [*self.entries.values(), *self.slices.entries.values()]

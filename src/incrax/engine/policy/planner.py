@@ -146,7 +146,7 @@ class Planner(Learner):
             price_s = self.costs.plan_price_s(entry)
             is_allowed = self.credit.allows(entry, self.race.whole_s, price_s, on_trust=on_trust)
             if is_allowed and self._has_room(entry):
-                self._compile_for_wanted(entry)
+                self._compile(entry, self._plan_for_wanted(entry))
 
     def plan(self, entry: Entry, *, is_asked: bool = False) -> None:
         """Add what a dirty set needs to the wanted values, and a program, if that promises a gain
@@ -177,10 +177,15 @@ class Planner(Learner):
         # After the decision: what was spent on this plan must not stand against it.
         self.credit.note_plan(entry, took_s, expected_s)
         if plan is not None and entry.is_decided:
+            is_for_wanted = self._was_planned_for(entry)
             self._want(entry, plan, divides=divides)
             on_trust = self.num_programs < FREE_PROGRAMS and not divides
             if (is_asked or on_trust) and self._has_room(entry):
-                self._compile_for_wanted(entry)
+                self._compile(entry, plan if is_for_wanted else self._plan_for_wanted(entry))
+
+    def _was_planned_for(self, entry: Entry) -> bool:
+        """Whether what a kind in turns needs is among the wanted values already."""
+        return bool(self.segments.wanted) and entry.dirty in self.turns
 
     def _promising_plan(self, entry: Entry, *, divides: bool) -> Plan | None:
         """The plan for a dirty set, with the seconds of what is to serve it; None where it wins
@@ -188,7 +193,10 @@ class Planner(Learner):
         """
         wanted = self.segments.wanted
         moving = self.expectations.moving(entry.dirty)
-        plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=not divides)
+        if self._was_planned_for(entry):
+            plan = self._plan_for_wanted(entry)
+        else:
+            plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=not divides)
         if plan is not None and self._is_stale_in_turns(entry, plan):
             self.turns = self._in_turns()
             self.turning = reduce(or_, self.turns)
@@ -330,24 +338,21 @@ class Planner(Learner):
         on_trust = self.num_tried < FREE_PLANS
         return credit.allows_planning(entry, self.race.whole_s, price_s, on_trust=on_trust)
 
-    def _compile_for_wanted(self, entry: Entry) -> None:
-        """A program for the wanted values as they are; it saves those that become stale where that
-        was missed, or kinds come in turns: each would leave stale what the next one loads.
+    def _plan_for_wanted(self, entry: Entry) -> Plan:
+        """A plan for the wanted values as they are; it saves those that become stale where that was
+        missed, or kinds come in turns: each would leave stale what the next one loads.
         """
-        prices = Prices(1.0, self.race.run_price)
         wanted = self.segments.wanted
-        saves = wanted if entry.blame_s or self.turning else ()
-        plan = plan_dirty(
+        return plan_dirty(
             self.facts,
             entry.dirty,
             wanted=wanted,
-            saves=saves,
-            prices=prices,
+            saves=wanted if entry.blame_s or self.turning else (),
+            prices=Prices(1.0, self.race.run_price),
             only_wanted=True,
             moving=self.expectations.moving(entry.dirty),
             turning=self.turning,
         )
-        self._compile(entry, plan)
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
         entry.program = program = self.compiler.compile(plan)
