@@ -119,7 +119,23 @@ def mixture_in_turns(size: int) -> Job:
 
 
 def width_scan(size: int) -> Job:
-    """An amplitude analysis at 120 values of one width."""
+    """An amplitude analysis, vectorised over its 20 waves: value and derivative at 120 values of one
+    width.
+    """
+    couplings, shapes, data, monte_carlo = amplitude.make_inputs(num_events=size)
+
+    def calls() -> Calls:
+        for factor in np.linspace(0.8, 1.2, 120):
+            yield shapes["width"][amplitude.WIDTH] * factor, couplings, shapes, data, monte_carlo
+
+    function = jax.value_and_grad(amplitude.of_width(amplitude.nll_vectorised))
+    return Job(function, calls, 2.5, 6.0)
+
+
+def short_width_scan(size: int) -> Job:
+    """Values of the same, one wave after the other, of few events: it ends before a program would be
+    compiled.
+    """
     couplings, shapes, data, monte_carlo = amplitude.make_inputs(num_events=size)
 
     def calls() -> Calls:
@@ -128,7 +144,7 @@ def width_scan(size: int) -> Job:
             widths[amplitude.WIDTH] *= factor
             yield couplings, {**shapes, "width": widths}, data, monte_carlo
 
-    return Job(amplitude.nll_unrolled, calls, 2.5, 6.0)
+    return Job(amplitude.nll_unrolled, calls, 0.98)
 
 
 def slow_theory(size: int) -> Job:
@@ -182,10 +198,8 @@ def single_sites_of_many(size: int) -> Job:
     return single_sites(size)._replace(least=5.0, least_again=5.0)
 
 
-def pruning(size: int) -> Job:
-    """Felsenstein's likelihood of a tree of 32 leaves; one of 62 branches is new in each of 1,000
-    calls.
-    """
+def pruning(size: int, num_calls: int = 1_000) -> Job:
+    """Felsenstein's likelihood of a tree of 32 leaves; one of 62 branches is new in each call."""
     num_leaves = 32
     rng = np.random.default_rng(2)
     tips = jnp.asarray(np.eye(4)[rng.integers(4, size=(num_leaves, size))])
@@ -212,12 +226,17 @@ def pruning(size: int) -> Job:
 
     def calls() -> Calls:
         lengths = [0.1 + 0.001 * k for k in range(2 * num_leaves - 2)]
-        for k in range(1_000):
+        for k in range(num_calls):
             lengths = list(lengths)
             lengths[7 * k % len(lengths)] = 0.1 * float(1.5 + np.sin(k))
             yield (lengths,)
 
     return Job(log_likelihood, calls, 1.0, 1.6)
+
+
+def pruning_of_many(size: int) -> Job:
+    """The same with 16 times the sites, and 3,000 calls."""
+    return pruning(size, num_calls=3_000)
 
 
 # --- ordinary patterns that can gain --------------------------------------------------------------
@@ -364,11 +383,13 @@ JOBS: dict[str, tuple[Callable[[int], Job], int]] = {
     "template fit": (histograms, 400),
     "mixture, three scans": (mixture_scans, 50_000),
     "mixture, kinds in turns": (mixture_in_turns, 50_000),
-    "one width": (width_scan, 20_000),
-    "slow theory": (slow_theory, 10_000),
+    "one width": (width_scan, amplitude.NUM_EVENTS),
+    "one width, few events": (short_width_scan, 20_000),
+    "slow theory": (slow_theory, 30_000),
     "single sites": (single_sites, 100_000),
     "single sites, many rows": (single_sites_of_many, 1_000_000),
     "pruning": (pruning, 1_000),
+    "pruning, many sites": (pruning_of_many, 16_000),
     "walk over groups": (walk_of_groups, 2_000),
     "pulsars in turns": (pulsars_in_turns, 120),
     "pulsars in a loop": (pulsars_in_a_loop, 120),
