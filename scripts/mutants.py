@@ -1653,7 +1653,7 @@ MUTANTS = [
     Mutant(
         "each value that a first plan loads is computed by a program of its own",
         "engine/policy/segments.py",
-        "        if num_new < MIN_JOINT or self._joint or self.priming is not None:",
+        "        if num_new < MIN_JOINT or self._joint:",
         "        if True:",
         "tests/engine/policy/test_joint_fill.py",
     ),
@@ -1737,7 +1737,7 @@ MUTANTS = [
     Mutant(
         "no call is looked at for what a program is likely to save",
         "engine/policy/chooser.py",
-        "if bypasses and (is_open or self._hoped_s() > min(ledger.look_s, MAX_LOOK_S)):",
+        "if bypasses and (is_open or self._hoped_s() > min(ledger.look_s, most_s)):",
         "if bypasses and is_open:",
         "tests/engine/policy/test_credit.py",
     ),
@@ -1828,7 +1828,7 @@ MUTANTS = [
     Mutant(
         "each kind in turns has the whole function timed again",
         "engine/policy/autotune.py",
-        '        if "whole" in contenders and since >= entry.uses // 2:',
+        '        if "whole" in contenders and since >= min(entry.uses, RETRY_USES[-1]) // 2:',
         '        if "whole" in contenders:',
         "tests/engine/policy/test_credit.py",
     ),
@@ -1842,14 +1842,14 @@ MUTANTS = [
     Mutant(
         "the first of all pays for plans of its family alone",
         "engine/policy/accounts.py",
-        "        return sum(account.num_kinds for account in self.families.values())",
+        "        return sum(min(account.num_kinds, account.num_calls // 2) for account in accounts)",
         "        return self.of(entry).num_kinds",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
         "what earlier processes gained is no reason to look",
         "engine/policy/chooser.py",
-        "        return max(self.accounts.hit_rate * hoped_s, self.expectations.gain_s(whole_s))",
+        "        return max(self.accounts.hit_rate * hoped_s, foretold_s)",
         "        return self.accounts.hit_rate * hoped_s",
         "tests/engine/policy/test_credit.py",
     ),

@@ -152,7 +152,8 @@ def _why(engine: Engine, record: CallRecord) -> str:
         return NOT_COMPARED
     if not record.dirty & engine.reach:
         return DELETED
-    if record.candidate == "whole" != entry.candidate:
+    is_whole = record.candidate in ("whole", "priming")
+    if is_whole and entry.candidate not in ("whole", "slices"):
         return f"{entry.reason}; {NOT_READY.format(entry.candidate)}"
     return entry.reason
 
@@ -226,7 +227,8 @@ class Explanation(Printable):
         is_dry_run: whether the call is one that was not made.
         changed: inputs that differ, and how that was found out.
         served_by, why: "saved outputs", "plan", "segments", "slices" (a program for a few rows),
-            "priming" (the whole function, which also saves what that reads) or "whole".
+            "priming" (the whole function, which also saves what that, or plans of inputs that change in
+            turns, read) or "whole".
         ran: equations that ran, each with its source line.
         num_equations: of the whole function.
         loaded, filled: saved values that were read (of a program for rows: arguments at the

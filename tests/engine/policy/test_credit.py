@@ -524,8 +524,11 @@ def test_the_first_of_all_must_be_worth_plans_of_all_kinds(monkeypatch):
     monkeypatch.setattr(credit.clock, "is_running", True)
     credit.costs.planning_s = 1.0
     entry = of_family(credit, *[10] * 10)[0]
-    num_kinds = sum(account.num_kinds for account in credit.accounts.families.values())
-    assert num_kinds > 10
+    once = Entry(1 << 40, family=8)
+    credit.accounts.note_kind(once)
+    credit.accounts.note_calls(once, 1)
+    num_kinds = credit.accounts.num_kinds_with(entry)
+    assert num_kinds == 11  # with what was called before, without what came once
     price_s = num_kinds + credit.costs.program_s
     entry.clean_share = 0.5
     credit.accounts.clean_calls = 0.0
@@ -734,6 +737,9 @@ def test_calls_are_looked_at_while_the_job_is_no_longer_than_one_that_gained(
 ):
     """Whatever the first looks took, which load what later ones need; and not beyond it."""
     chooser, entry = weighed(monkeypatch)
+    num_calls = chooser.accounts.num_calls
+    seen = Entry(2, was_compiled=True, recent=0.9 * num_calls, seen_at=num_calls)
+    monkeypatch.setitem(chooser.entries, 2, seen)
     expected = chooser.expectations
     was_compiled = known == "compiled"
     kinds = {2: Known(500, plan_s=2e-2, was_compiled=was_compiled)}
@@ -743,6 +749,12 @@ def test_calls_are_looked_at_while_the_job_is_no_longer_than_one_that_gained(
     chooser.ledger.look_s = look_s
     chooser.note_call(entry, "whole", 4e-2, 1e-4)
     assert (chooser.ledger.granted > 0) is bypasses
+    chooser.ledger.grant(0)
+    seen.recent = 1e-6 * num_calls  # that kind does not come this time
+    chooser.note_call(entry, "whole", 4e-2, 1e-4)
+    assert chooser.ledger.granted > 0
+    chooser.ledger.grant(0)
+    seen.recent = 0.9 * num_calls
     monkeypatch.setattr(expected, "num_calls", chooser.ledger.num_calls)
     chooser.note_call(entry, "whole", 4e-2, 1e-4)
     assert chooser.ledger.granted > 0

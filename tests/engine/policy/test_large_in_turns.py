@@ -159,13 +159,17 @@ def test_it_saves_nothing_while_nobody_reads_it(settled):
 
 def test_what_is_stale_after_that_is_computed_by_the_whole_function(settled, monkeypatch):
     segments = planner(settled).segments
-    checked(settled, in_turns(NUM_BRANCHES))
     monkeypatch.setattr(segments, "compiling_s", lambda _: 1e9)
     monkeypatch.setattr(settled._traces.latest.engine.chooser, "decide_fill", lambda *_: True)
-    settled._traces.latest.engine.clear_saved()
     programs = dict(segments._programs)
-    lengths = [*list(in_turns(NUM_BRANCHES))[-1][:-1], 0.7]
+    for k in range(3):  # what the first of them saves is read by none
+        lengths = [0.4 + 0.01 * k + 0.001 * j for j in range(NUM_BRANCHES)]
+        settled(lengths)
+    assert settled.explain().as_dict()["served_by"] == "whole"
+    lengths = [*lengths[:-1], 0.7]
+    foretold = settled.explain(lengths).as_dict()["served_by"]
     checked(settled, [lengths])
+    assert settled.explain().as_dict()["served_by"] == foretold == "priming"
     assert segments._programs == programs
     assert checked(settled, [[*lengths[:5], 0.6, *lengths[6:]]])["filled"] == 0
 
@@ -200,6 +204,36 @@ def test_what_leaves_each_other_fresh_is_planned_for_one_by_one():
     assert planner(ours).are_in_turns
     assert planner(ours).num_programs > 0
     assert planner(ours).turns == ()
+
+
+def test_what_is_derived_is_not_saved_by_the_whole_function():
+    """Whether it may be used is not known before it was looked at; its programs do."""
+    x = np.linspace(0.1, 2.0, 20_000)
+
+    def function(theta):
+        total = sum(jnp.exp(-t * x) * jnp.sin(t * x) for t in theta)
+        return jnp.sum(jnp.log(jnp.abs(total) + 1.0))
+
+    gradient = jax.value_and_grad(function)
+    jitted = jax.jit(gradient)
+    ours = incrax.incremental(gradient, tuning=UNTIMED)
+    for k, lengths in enumerate(in_turns(60)):
+        if k % 20 == 10:
+            lengths = [-400.0, *lengths[1:]]
+        same(ours(lengths), jitted(lengths), factor=2**14)
+    segments = planner(ours).segments
+    derived = set(planner(ours).facts.derived.recipes)
+    assert segments.priming is not None
+    assert derived
+    assert not set(segments.priming.plan.saves) & derived
+
+
+def test_no_more_are_planned_for_at_once_than_take_a_second(monkeypatch):
+    monkeypatch.setattr("incrax.engine.policy.planner.MAX_KIN_EQNS", 1)
+    ours = served()
+    assert len(planner(ours).turns) == 1
+    programs = [entry.program for entry in planner(ours).entries.values()]
+    assert sum(program is not None for program in programs) >= NUM_BRANCHES
 
 
 CALLS = st.lists(

@@ -100,6 +100,10 @@ def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
     if plan is None:
         return CallRecord(changed, "whole", entry)
     joint, groups = engine.saved(pairs, dirty, ()).to_fill(plan.loads)
+    priming = engine.segments.priming
+    is_primed = priming is not None and joint is priming.plan and engine.slices.priming is None
+    if is_primed and entry.is_final:
+        return CallRecord(changed, "priming", entry, joint)
     together = [] if joint is None else [joint]
     filled = [*(plan.saves for plan in together), *groups]
     plans = *together, *map(engine.segments.plan, groups)
@@ -144,7 +148,10 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     saved = engine.saved(pairs, dirty, values)
     for _ in range(MAX_TRIES):
         entry = engine.chooser.entry(dirty)
-        jax.block_until_ready(engine.run(engine.choose(entry, saved), entry, saved)[1])
+        candidate = engine.choose(entry, saved)
+        if candidate == "priming":  # what that saves would be lost with its results
+            candidate = entry.candidate
+        jax.block_until_ready(engine.run(candidate, entry, saved)[1])
         saved.forget(dirty)
         if entry.is_final:
             return

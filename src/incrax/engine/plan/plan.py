@@ -22,6 +22,7 @@ from incrax._jax import Equation, Var
 from incrax._program import reads_of, writes_of, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
+from incrax.engine.program.chains import SumChain
 from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
 from incrax.engine.rewrites.clean_rows import with_clean_rows_apart
@@ -375,9 +376,12 @@ def reached_equations(
     if may_regroup and not facts.effects:
         is_turning = lambda var: bool(facts.mask(var) & turning & ~dirty)
         chains = [chain for chain in facts.chains if chain.last in numbers]
-        anew = [c for c in chains if is_added_anew(c, sum(map(is_turning, c.terms)))]
+        anew: list[SumChain] = []
+        others: list[SumChain] = []
+        for chain in chains:
+            is_anew = is_added_anew(chain, sum(map(is_turning, chain.terms)))
+            (anew if is_anew else others).append(chain)
         numbers.update(n for chain in anew for n in chain.eqns)
-        others = [chain for chain in chains if chain not in anew]
         is_clean = lambda var: not facts.mask(var) & dirty
         is_steady = lambda var: is_clean(var) and not is_turning(var)
         replaced = {

@@ -141,10 +141,13 @@ class Accounts:
         return max(own, int(self.clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
 
     def num_kinds_with(self, entry: Entry) -> int:
-        """Kinds of change whose calls count as those of an entry (`calls`): each needs a plan."""
+        """Kinds of change whose calls count as those of an entry (`calls`): each needs a plan, but those
+        that came once.
+        """
         if not self._is_first(entry):
             return self.of(entry).num_kinds
-        return sum(account.num_kinds for account in self.families.values())
+        accounts = self.families.values()
+        return sum(min(account.num_kinds, account.num_calls // 2) for account in accounts)
 
     def _is_first(self, entry: Entry) -> bool:
         """Whether an entry may get the first plan of all, which they earn together."""
@@ -189,7 +192,7 @@ class Accounts:
         stale what these load.
         """
         account = self.of(entry)
-        return account.num_blamed / max(account.num_calls, 1)
+        return min(account.num_blamed / max(account.num_calls, 1), 1.0)
 
 
 def effective_number(shares: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ from functools import cached_property
 from incrax._stats import Stats
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
-from incrax.engine.policy.candidates import MIN_BLAMED_USES, Candidate, Entry
+from incrax.engine.policy.candidates import MIN_BLAMED_USES, RETRY_USES, Candidate, Entry
 from incrax.engine.policy.expectations import Expectations
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.segments import Segments
@@ -150,7 +150,7 @@ class Race:
         entry.is_final = False
         # Not for each of many kinds in turns: what the whole program serves leaves values stale.
         since = self.ledger.num_calls - self.retimed_at
-        if "whole" in contenders and since >= entry.uses // 2:
+        if "whole" in contenders and since >= min(entry.uses, RETRY_USES[-1]) // 2:
             self.whole.retime()
             self.retimed_at = self.ledger.num_calls
         if "segments" in contenders:

@@ -16,7 +16,8 @@ from incrax.engine.compile.timing import TimedProgram
 
 Candidate = Literal["whole", "segments", "plan", "slices", "priming"]
 """What serves a call: "plan" is a program of its own, "segments" those that all kinds share, "slices" a
-program for the rows that changed, "priming" the whole function, which saves what that reads.
+program for the rows that changed, "priming" the whole function, which saves what that, or plans of
+kinds in turns, read.
 """
 
 MIN_GAIN = 0.02

@@ -46,10 +46,9 @@ ROUNDS = 4
 LOOK_AGAIN_S = 0.05
 """Seconds after which a call is looked at while a thread compiles: what it has made may serve."""
 
+FIRST_LOOKS = 16
 MAX_LOOK_S = 1e-3
-"""Seconds that a look is taken to need at most, where it is known what calls gain: the first ones load
-and find out what later ones need as well.
-"""
+"""Seconds that so many looks are taken to need at most, where it is known what calls gain."""
 
 MIN_BYPASSED = 16
 """Calls that bypass at least, before a decision that is due is looked at."""
@@ -288,7 +287,8 @@ class Chooser:
         """Whether the whole function is to save what plans of kinds in turns load: not if none of these
         has served a call since it last did.
         """
-        if self.segments.priming is None:
+        priming = self.segments.priming
+        if priming is None or not priming.num_runs or not self.whole.is_measured:
             return False
         num_served = self.accounts.num_asked - self.accounts.num_missed
         pays = num_served > self._num_served
@@ -351,7 +351,9 @@ class Chooser:
         is_paid = self.credit.expected_calls > 0 or entry.program is not None
         is_awaited = is_paid and entry.count < self.hot_after
         is_open = not is_measured or is_new or is_awaited
-        if bypasses and (is_open or self._hoped_s() > min(ledger.look_s, MAX_LOOK_S)):
+        # The first looks load and find out what later ones need as well.
+        most_s = MAX_LOOK_S if ledger.calls <= FIRST_LOOKS else math.inf
+        if bypasses and (is_open or self._hoped_s() > min(ledger.look_s, most_s)):
             ledger.grant(0)
         elif bypasses:
             self._begin_bypass(candidate)
@@ -393,7 +395,9 @@ class Chooser:
         num_calls = self.accounts.num_calls
         served = [(e, e.gain_s(whole_s)) for e in self._all_entries()]
         hoped_s = sum([gain_s * e.recent_share(num_calls) for e, gain_s in served if gain_s])
-        return max(self.accounts.hit_rate * hoped_s, self.expectations.gain_s(whole_s))
+        known = [e.recent_share(num_calls) for e in self._all_entries() if e.was_compiled]
+        foretold_s = self.expectations.gain_s(whole_s) * min(sum(known), 1.0)
+        return max(self.accounts.hit_rate * hoped_s, foretold_s)
 
     def _all_entries(self) -> list[Entry]:
         return [*self.entries.values(), *self.slices.entries.values()]

@@ -256,7 +256,7 @@ class Credit:
         rows; or, if more, what is left of it at the worst, times `LASTING`.
         """
         lasting = 1.0 if self.expected_calls else LASTING
-        promise_s = offer.served_s - gain_s
+        promise_s = max(offer.served_s - gain_s, 0.0)
         known_s = min(entry.fixed_s, promise_s)
         doubt = ROW_DOUBT if entry.is_for_rows else DOUBT
         at_most_s = KNOWN_DOUBT * known_s + doubt * (promise_s - known_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -37,9 +38,9 @@ NUM_COMPANIONS = 16
 COMPANION_EQNS = 1500
 """Equations above which a program is too large to plan for companions in advance."""
 
-MAX_KIN = 256
-"""Kinds of change, those of a family that have not come yet among them, that are planned for together
-where they come in turns.
+MAX_KIN_EQNS = 100_000
+"""Equations times kinds of change, those that have not come yet among them, that are planned for
+together where they come in turns: a second at most.
 """
 
 LOAD_PRICES = (1.0, 8.0, 64.0)
@@ -200,7 +201,8 @@ class Planner(Learner):
         if plan is not None and self._is_stale_in_turns(entry, plan):
             self.turns = self._in_turns()
             self.turning = reduce(or_, self.turns)
-            self.segments.primes = not is_large(len(self.facts.eqns))
+            is_pure = not self.facts.has_effects  # the plan would have them once more
+            self.segments.primes = is_pure and not is_large(len(self.facts.eqns))
             plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=True)
         if plan is None:
             budget = f"the budget of {self.budget_bytes} bytes"
@@ -283,7 +285,7 @@ class Planner(Learner):
         """The kinds of change that were seen or are expected, and leave something as it is."""
         full = self.facts.layout.full
         seen = dict.fromkeys((*self.expectations.kinds, *self.entries))
-        return [dirty for dirty in seen if dirty & full != full]
+        return [dirty for dirty in seen if 0 < dirty & full < full]
 
     def _is_stale_in_turns(self, entry: Entry, plan: Plan) -> bool:
         """Whether most kinds that come in turns, and are served by no segments, each leave stale what the
@@ -300,20 +302,19 @@ class Planner(Learner):
         others of the same list; of single elements, others of the same array.
         """
         layout = self.facts.layout
-        alike = [_NUMBER.sub("", path) for path in self.journal.paths]
-        masks = [layout.leaf_mask(leaf) for leaf in range(len(alike))]
+        lists: dict[str, list[int]] = {}
+        for leaf, path in enumerate(self.journal.paths):
+            lists.setdefault(_NUMBER.sub("", path), []).append(layout.leaf_mask(leaf))
+        alike = {mask: masks for masks in lists.values() for mask in masks}
         found = dict.fromkeys(self._known)
         for dirty in list(found):
-            leaf = next(number for number, mask in enumerate(masks) if dirty & mask)
-            if dirty == masks[leaf]:
-                others = [masks[k] for k, path in enumerate(alike) if path == alike[leaf]]
-            elif dirty.bit_count() == 1:
-                bits = range(masks[leaf].bit_length())
-                others = [1 << bit for bit in bits if masks[leaf] >> bit & 1]
-            else:
-                others = []
+            place = (dirty & -dirty).bit_length() - 1
+            leaf = bisect_right(layout.offsets, place) - 1
+            others = alike.get(dirty, [])
+            if not others and dirty.bit_count() == 1:
+                others = [1 << (layout.offsets[leaf] + k) for k in range(layout.widths[leaf])]
             found.update(dict.fromkeys(others))
-        return tuple(found)[:MAX_KIN]
+        return tuple(found)[: max(MAX_KIN_EQNS // max(len(self.facts.eqns), 1), 1)]
 
     def _are_in_turns(self) -> bool:
         """Whether several kinds of change, which leave something as it is, share the calls that were
@@ -331,6 +332,8 @@ class Planner(Learner):
         if not self.segments.wanted:
             is_small = len(self.facts.eqns) <= MAX_DIVIDED_EQNS
             self.are_in_turns = self._are_in_turns()
+            self.turns = ()
+            self.turning = 0
             self.divides = is_small and self.are_in_turns
         price_s = self.costs.plan_price_s(entry, divides=self.divides)
         if entry.promise_s < math.inf:

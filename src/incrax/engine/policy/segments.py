@@ -103,10 +103,10 @@ class Segments(Segmentation):
         if known is not None:
             return known.plan
         num_new = sum(group not in self._programs for group in groups)
-        if num_new < MIN_JOINT or self._joint or self.priming is not None:
+        if num_new < MIN_JOINT or self._joint:
             return None
-        if self.primes:
-            return plan_whole(self.facts, dict.fromkeys([*missing, *self.wanted]))
+        if self.primes and self.priming is None:
+            return plan_whole(self.facts, self.wanted)
         return plan_fill(self.facts, missing, lambda _: False)
 
     def joint(self, plan: Plan) -> TimedProgram:
@@ -123,21 +123,23 @@ class Segments(Segmentation):
         return found
 
     def stand_in(self, groups: Iterable[Group]) -> TimedProgram | None:
-        """The whole function, which saves all of some groups, as long as it took less in the place of
-        groups without a program than it takes to compile these.
+        """The whole function, which saves all of some groups but what is derived, which comes from these,
+        as long as it took less in the place of groups without a program than it takes to compile them.
         """
         priming = self.priming
         if priming is None or priming.plan is None:
             return None
         saved = set(priming.plan.saves)
-        new = [group for group in groups if group not in self._programs]
-        is_saved = new and all(var in saved for group in groups for var in group)
+        own = [group for group in groups if not self._is_derived(group[0])]
+        new = [group for group in own if group not in self._programs]
+        is_saved = new and all(var in saved for group in own for var in group)
         return priming if is_saved and self.primed_s < self.compiling_s(new) else None
 
     def note_primed(self) -> None:
         """It stood in for groups without a program."""
         assert self.priming is not None
-        self.primed_s += self.priming.seconds or 0.0
+        assert self.priming.plan is not None
+        self.primed_s += self.priming.seconds or self.priming.plan.seconds
 
     def top(self) -> TimedProgram:
         """The program from the wanted values to the outputs."""
