@@ -1826,6 +1826,20 @@ MUTANTS = [
         "tests/engine/policy/test_large_in_turns.py",
     ),
     Mutant(
+        "the whole function saves what is derived, too",
+        "engine/policy/segments.py",
+        "            return plan_whole(self.facts, self.wanted)",
+        "            return plan_whole(self.facts, dict.fromkeys([*missing, *self.wanted]))",
+        "tests/engine/policy/test_large_in_turns.py",
+    ),
+    Mutant(
+        "all kin are planned for, however large the function",
+        "engine/policy/planner.py",
+        "        return tuple(found)[: max(MAX_KIN_EQNS // max(len(self.facts.eqns), 1), 1)]",
+        "        return tuple(found)",
+        "tests/engine/policy/test_large_in_turns.py",
+    ),
+    Mutant(
         "each kind in turns has the whole function timed again",
         "engine/policy/autotune.py",
         '        if "whole" in contenders and since >= min(entry.uses, RETRY_USES[-1]) // 2:',

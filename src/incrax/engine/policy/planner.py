@@ -293,7 +293,7 @@ class Planner(Learner):
         """
         if not self.are_in_turns or self.divides or self.segments.wanted:
             return False
-        read = reduce(or_, map(self.facts.mask, plan.base_loads), 0)
+        read = reduce(or_, map(self.facts.mask, plan.loads), 0)
         calls = {k: self.expectations.calls_of(k) for k in self._known if k != entry.dirty}
         return 2 * sum(num for kind, num in calls.items() if kind & read) > sum(calls.values())
 
