@@ -1840,6 +1840,13 @@ MUTANTS = [
         "tests/engine/policy/test_large_in_turns.py",
     ),
     Mutant(
+        "kin of what has a program is no reason to look",
+        "engine/policy/chooser.py",
+        "        is_next = account.num_programs > 0 and not entry.is_decided",
+        "        is_next = False",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
         "each kind in turns has the whole function timed again",
         "engine/policy/autotune.py",
         '        if "whole" in contenders and since >= min(entry.uses, RETRY_USES[-1]) // 2:',

@@ -798,6 +798,23 @@ def test_what_a_kind_makes_others_lose_is_a_gain_of_its_program():
     assert pays()
 
 
+@pytest.mark.parametrize(("is_decided", "num_programs"), [(False, 1), (True, 1), (False, 0)])
+def test_calls_are_looked_at_while_kin_of_what_has_a_program_comes(
+    is_decided, num_programs, monkeypatch
+):
+    """A plan is all that these need; what was found to gain nothing has none to come."""
+    chooser, entry = weighed(monkeypatch)
+    monkeypatch.setattr(chooser.accounts, "num_calls", 10**6)
+    chooser.ledger.look_s = 1e-4
+    kin = Entry(2, family=7, recent=0.9 * RECENT, seen_at=10**6, is_decided=is_decided)
+    monkeypatch.setitem(chooser.entries, 2, kin)
+    account = chooser.accounts.of(kin)
+    account.num_programs = num_programs
+    account.served_s = 3e-4
+    chooser.note_call(entry, "whole", 1e-3, 1e-4)
+    assert (chooser.ledger.granted > 0) is (is_decided or not num_programs)
+
+
 def test_a_kind_that_comes_no_more_has_no_share_of_the_latest_calls():
     entry = Entry(1)
     entry.note_seen(100, 100)

@@ -393,11 +393,18 @@ class Chooser:
         """
         whole_s = self.whole_s
         num_calls = self.accounts.num_calls
-        served = [(e, e.gain_s(whole_s)) for e in self._all_entries()]
+        served = [(e, self._gain_s(e)) for e in self._all_entries()]
         hoped_s = sum([gain_s * e.recent_share(num_calls) for e, gain_s in served if gain_s])
         known = [e.recent_share(num_calls) for e in self._all_entries() if e.was_compiled]
         foretold_s = self.expectations.gain_s(whole_s) * min(sum(known), 1.0)
         return max(self.accounts.hit_rate * hoped_s, foretold_s)
+
+    def _gain_s(self, entry: Entry) -> float:
+        """Seconds that a call of a kind saves, or will as the next one of its family is planned for."""
+        account = self.accounts.of(entry)
+        is_next = account.num_programs > 0 and not entry.is_decided
+        served_s = account.served_s if is_next else math.inf
+        return max(entry.gain_s(self.whole_s), self.whole_s - served_s, 0.0)
 
     def _all_entries(self) -> list[Entry]:
         return [*self.entries.values(), *self.slices.entries.values()]
