@@ -148,7 +148,7 @@ def short_width_scan(size: int) -> Job:
 
 
 def slow_theory(size: int) -> Job:
-    """40 points of a theory that takes 12 ms, and at each 20 steps of nuisance parameters."""
+    """40 points of a theory that takes 12 to 18 ms, and at each 20 steps of nuisance parameters."""
     grid = jnp.linspace(0.0, 1.0, size)
     data = jnp.cos(3.0 * jnp.linspace(0.0, 1.0, 50))
 
