@@ -1786,14 +1786,14 @@ MUTANTS = [
     Mutant(
         "kinds in turns leave stale what others load",
         "engine/policy/planner.py",
-        "saves=wanted if entry.blame_s or self.turning else (),",
+        "saves=wanted if entry.blame_s or self.turns else (),",
         "saves=wanted if entry.blame_s else (),",
         "tests/engine/policy/test_large_in_turns.py",
     ),
     Mutant(
         "only what came in turns is planned for",
         "engine/policy/planner.py",
-        "            found.update(dict.fromkeys(others))",
+        "            found.update(dict.fromkeys(each_mask(*inputs, name)))",
         "            pass",
         "tests/engine/policy/test_large_in_turns.py",
     ),

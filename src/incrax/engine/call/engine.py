@@ -33,6 +33,7 @@ from incrax.engine.compile.timing import SAMPLE, TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, LeafValues
 from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.segmentation import Group
 from incrax.engine.plan.slices import value_at
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
@@ -297,10 +298,15 @@ class Engine:
         pays = self.chooser.decide_fill(entry, missing, groups, to_blame)
         if not pays:
             return "whole"
-        if not entry.is_final or self.slices.priming is not None or not segments.stand_in(groups):
+        if not self.is_primed_for(entry, groups):
             return candidate
         segments.note_primed()
         return "priming"
+
+    def is_primed_for(self, entry: Entry, groups: Sequence[Group]) -> bool:
+        """Whether the whole function, which saves these groups, is to serve an entry that lacks them."""
+        is_free = entry.is_final and self.slices.priming is None
+        return is_free and self.segments.stand_in(groups) is not None
 
     def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         """The plan that a candidate runs last; None for the whole program."""

@@ -99,11 +99,11 @@ def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
         entry, plan = _first_use(engine, dirty)
     if plan is None:
         return CallRecord(changed, "whole", entry)
-    joint, groups = engine.saved(pairs, dirty, ()).to_fill(plan.loads)
-    priming = engine.segments.priming
-    is_primed = priming is not None and joint is priming.plan and engine.slices.priming is None
-    if is_primed and entry.is_final:
-        return CallRecord(changed, "priming", entry, joint)
+    saved = engine.saved(pairs, dirty, ())
+    lacking = engine.segments.missing_groups(plan.loads, lambda var: saved.find(var) is None)
+    if engine.is_primed_for(entry, lacking):
+        return CallRecord(changed, "priming", entry, engine.plan_of("priming", entry))
+    joint, groups = saved.to_fill(plan.loads)
     together = [] if joint is None else [joint]
     filled = [*(plan.saves for plan in together), *groups]
     plans = *together, *map(engine.segments.plan, groups)

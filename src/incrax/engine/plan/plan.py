@@ -22,7 +22,6 @@ from incrax._jax import Equation, Var
 from incrax._program import reads_of, writes_of, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
-from incrax.engine.program.chains import SumChain
 from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
 from incrax.engine.rewrites.clean_rows import with_clean_rows_apart
@@ -375,19 +374,14 @@ def reached_equations(
     replaced: dict[int, tuple[Equation, ...]] = {}
     if may_regroup and not facts.effects:
         is_turning = lambda var: bool(facts.mask(var) & turning & ~dirty)
-        chains = [chain for chain in facts.chains if chain.last in numbers]
-        anew: list[SumChain] = []
-        others: list[SumChain] = []
-        for chain in chains:
-            is_anew = is_added_anew(chain, sum(map(is_turning, chain.terms)))
-            (anew if is_anew else others).append(chain)
-        numbers.update(n for chain in anew for n in chain.eqns)
         is_clean = lambda var: not facts.mask(var) & dirty
         is_steady = lambda var: is_clean(var) and not is_turning(var)
-        replaced = {
-            **regroup(eqns, anew, facts.derived, is_steady, saves),
-            **regroup(eqns, others, facts.derived, is_clean, saves),
-        }
+        kept = frozenset(saves)
+        for chain in [chain for chain in facts.chains if chain.last in numbers]:
+            is_anew = is_added_anew(chain, sum(map(is_turning, chain.terms)))
+            numbers.update(chain.eqns if is_anew else ())
+            is_apart = is_steady if is_anew else is_clean
+            replaced.update(regroup(eqns, [chain], facts.derived, is_apart, kept))
     return tuple(eqn for n in sorted(numbers) for eqn in replaced.get(n, (eqns[n],)))
 
 

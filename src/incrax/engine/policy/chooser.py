@@ -261,14 +261,16 @@ class Chooser:
         program, or to time it; else after as many seconds were lost for want of them as they cost
         (ski rental: never worse than twice the best).
         """
-        stand_in = self.segments.stand_in(groups)
-        fill_s = self.segments.fill_seconds(missing, self.race.run_price)
+        segments = self.segments
+        stand_in = segments.stand_in(groups)
+        if stand_in is not None:
+            fill_s, compiling_s = stand_in.seconds or self.whole_s, 0.0
+        else:
+            fill_s = segments.fill_seconds(missing, self.race.run_price)
+            compiling_s = segments.compiling_s(groups)
         served_s = entry.seconds.get(entry.candidate, self.whole_s)
         is_tried = not entry.is_final and self.race.is_exploring
         is_marked = all(var in self.facts.kept for var in missing)
-        compiling_s = self.segments.compiling_s(groups)
-        if stand_in is not None:
-            fill_s, compiling_s = stand_in.seconds or self.whole_s, 0.0
         is_paid = self.credit.pays_for_fill(entry, self.whole_s, served_s, compiling_s)
         is_due = is_tried or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
         pays = is_marked or (is_due and is_paid)
@@ -393,18 +395,21 @@ class Chooser:
         """
         whole_s = self.whole_s
         num_calls = self.accounts.num_calls
-        served = [(e, self._gain_s(e)) for e in self._all_entries()]
+        entries = self._all_entries()
+        served = [(e, self._gain_s(e, whole_s)) for e in entries]
         hoped_s = sum([gain_s * e.recent_share(num_calls) for e, gain_s in served if gain_s])
-        known = [e.recent_share(num_calls) for e in self._all_entries() if e.was_compiled]
+        known = [e.recent_share(num_calls) for e in entries if e.was_compiled]
         foretold_s = self.expectations.gain_s(whole_s) * min(sum(known), 1.0)
         return max(self.accounts.hit_rate * hoped_s, foretold_s)
 
-    def _gain_s(self, entry: Entry) -> float:
-        """Seconds that a call of a kind saves, or will as the next one of its family is planned for."""
+    def _gain_s(self, entry: Entry, whole_s: float) -> float:
+        """Seconds that a call of a kind saves, or will as the next one of its family is planned for, where
+        the whole program takes so many.
+        """
         account = self.accounts.of(entry)
         is_next = account.num_programs > 0 and not entry.is_decided
         served_s = account.served_s if is_next else math.inf
-        return max(entry.gain_s(self.whole_s), self.whole_s - served_s, 0.0)
+        return max(entry.gain_s(whole_s), whole_s - served_s, 0.0)
 
     def _all_entries(self) -> list[Entry]:
         return [*self.entries.values(), *self.slices.entries.values()]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -19,6 +18,7 @@ from incrax._jax import Var
 from incrax._table import seconds_text
 from incrax._tables import make_room
 from incrax.engine.compile.timing import Clock, TimedCompiler, is_large
+from incrax.engine.inputs.paths import each_mask, named_masks
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
 from incrax.engine.plan.segmentation import Segmentation
@@ -68,7 +68,7 @@ MAX_DIVIDED_EQNS = 500
 """
 
 
-_NUMBER = re.compile(r"\[\d+\]")
+_NUMBER = re.compile(r"\[\d+(, \d+)*\]")
 
 
 @dataclass(eq=False)
@@ -100,13 +100,16 @@ class Planner(Learner):
     entries: Mapping[int, Entry]
     divides: bool = False
     are_in_turns: bool = False
-    # Where no segments serve these: they, and others of their families, and the inputs of all.
-    turns: tuple[int, ...] = ()
-    turning: int = 0
+    turns: tuple[int, ...] = ()  # where no segments serve these: they, and others of their lists
     # By programs; another object if it changes.
     loaded: dict[Var, None] = field(default_factory=dict)
     num_planned: int = 0
     num_tried: int = 0
+
+    @property
+    def turning(self) -> int:
+        """The inputs of kinds in turns that no segments serve."""
+        return reduce(or_, self.turns, 0)
 
     @cached_property
     def trial(self) -> Segmentation:
@@ -200,7 +203,6 @@ class Planner(Learner):
             plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=not divides)
         if plan is not None and self._is_stale_in_turns(entry, plan):
             self.turns = self._in_turns()
-            self.turning = reduce(or_, self.turns)
             is_pure = not self.facts.has_effects  # the plan would have them once more
             self.segments.primes = is_pure and not is_large(len(self.facts.eqns))
             plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=True)
@@ -271,10 +273,10 @@ class Planner(Learner):
         """
         wanted = dict.fromkeys(needs)
         is_small = len(self.facts.eqns) <= COMPANION_EQNS
-        others = self.turns or (self._known[-NUM_COMPANIONS:] if is_small else ())
+        others = [dirty for dirty in self.turns or self._known if dirty != entry.dirty]
+        if not self.turns:
+            others = others[-NUM_COMPANIONS:] if is_small else []
         for dirty in others:
-            if dirty == entry.dirty:
-                continue
             # As if all moved: a matrix serves others as it is.
             plan = self._affordable_plan(dirty, wanted, -1, may_derive=may_derive)
             wanted.update(dict.fromkeys(() if plan is None else plan.base_loads))
@@ -301,19 +303,12 @@ class Planner(Learner):
         """The kinds that come in turns, and those like them that have not come yet: of single inputs,
         others of the same list; of single elements, others of the same array.
         """
-        layout = self.facts.layout
-        lists: dict[str, list[int]] = {}
-        for leaf, path in enumerate(self.journal.paths):
-            lists.setdefault(_NUMBER.sub("", path), []).append(layout.leaf_mask(leaf))
-        alike = {mask: masks for masks in lists.values() for mask in masks}
+        inputs = self.journal.paths, self.facts.layout
+        names = {mask: name for name, mask in named_masks(*inputs).items()}
         found = dict.fromkeys(self._known)
-        for dirty in list(found):
-            place = (dirty & -dirty).bit_length() - 1
-            leaf = bisect_right(layout.offsets, place) - 1
-            others = alike.get(dirty, [])
-            if not others and dirty.bit_count() == 1:
-                others = [1 << (layout.offsets[leaf] + k) for k in range(layout.widths[leaf])]
-            found.update(dict.fromkeys(others))
+        alike = dict.fromkeys(_NUMBER.sub("[*]", names[d]) for d in found if d in names)
+        for name in alike:
+            found.update(dict.fromkeys(each_mask(*inputs, name)))
         return tuple(found)[: max(MAX_KIN_EQNS // max(len(self.facts.eqns), 1), 1)]
 
     def _are_in_turns(self) -> bool:
@@ -333,7 +328,6 @@ class Planner(Learner):
             is_small = len(self.facts.eqns) <= MAX_DIVIDED_EQNS
             self.are_in_turns = self._are_in_turns()
             self.turns = ()
-            self.turning = 0
             self.divides = is_small and self.are_in_turns
         price_s = self.costs.plan_price_s(entry, divides=self.divides)
         if entry.promise_s < math.inf:
@@ -350,7 +344,7 @@ class Planner(Learner):
             self.facts,
             entry.dirty,
             wanted=wanted,
-            saves=wanted if entry.blame_s or self.turning else (),
+            saves=wanted if entry.blame_s or self.turns else (),
             prices=Prices(1.0, self.race.run_price),
             only_wanted=True,
             moving=self.expectations.moving(entry.dirty),
