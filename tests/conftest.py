@@ -55,6 +55,24 @@ def pytest_configure(config):
     hypothesis.settings.load_profile(
         os.environ.get("HYPOTHESIS_PROFILE", "default run" if is_default else "push")
     )
+    config.pluginmanager.register(Doctests())  # hooks of this file do not see those of `src`
+
+
+class Doctests:
+    """Examples in docstrings: `doctest` of Python 3.11.2, which Debian 12 has, takes the last note of
+    an error for its message, and JAX adds one where it leaves out frames.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        if not isinstance(item, pytest.DoctestItem):
+            return (yield)
+        before = jax.config.jax_traceback_filtering
+        jax.config.update("jax_traceback_filtering", "off")
+        try:
+            return (yield)
+        finally:
+            jax.config.update("jax_traceback_filtering", before)
 
 
 @pytest.hookimpl(tryfirst=True)
