@@ -232,10 +232,11 @@ def test_the_clean_share_is_that_of_the_equations_a_change_does_not_reach():
 
 
 def noted(credit, entries, counts):
-    """Entries that were called so often."""
+    """Entries that were called so often, each call looked at."""
     for entry, count in zip(entries, counts, strict=True):
         credit.accounts.note_kind(entry)
         credit.accounts.note_calls(entry, count)
+        credit.accounts.squares += count - count**2
     return entries
 
 
@@ -411,7 +412,7 @@ def test_families_in_turns_earn_programs_for_all_of_them():
     entry, *_ = families(credit, 100, 100, 100, 100, 1)
     assert 4.0 < credit.accounts.families_in_turns < 4.2
     others_s = (credit.accounts.families_in_turns - 1.0) * credit.costs.equations_s(
-        entry.num_reached
+        credit.accounts.mean_reached
     )
     assert credit.costs.plan_price_s(entry) == pytest.approx(credit.costs.program_s + others_s)
     segments_s = credit.costs.plan_price_s(entry, divides=True)

@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Var
+from incrax._jax import Atom, Equation, Literal, Var
 from incrax._names import as_program_name
 from incrax._program import (
     STATEFUL,
@@ -49,8 +49,9 @@ from incrax.engine.inputs.placement import Placed, on_all_devices, placed_array,
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form
 from incrax.engine.plan.plan import Plan
-from incrax.engine.program.constants import is_at_hand
+from incrax.engine.program.constants import is_at_hand, numpy_value
 from incrax.engine.program.simplify import needed_equations
+from incrax.primitives.table import entry_of
 
 EMBED_BYTES = 64
 """Bytes up to which a constant is written into the program; larger ones are arguments (compile
@@ -204,7 +205,7 @@ class Compiler:
         is_common = is_pure and self.placement is None and not self.facts.calls_host
         if is_common and plan.sliced is None and plan.blocked is None:
             return canonical_form(
-                plan.eqns,
+                self._without_constant(plan, outputs),
                 outputs,
                 plan.saves,
                 self._kind_of(),
@@ -218,6 +219,52 @@ class Compiler:
         arguments = (*leaves, *constants, *plan.loads)
         places = tuple(range(len(outputs)))
         return CanonicalPlan(None, (), plan.eqns, arguments, places, plan.saves)
+
+    def _without_constant(self, plan: Plan, outputs: Sequence[Atom]) -> Sequence[Equation]:
+        """A plan's equations without those that read nothing but constants, as rows of closed-over data:
+        what they give is a constant, too, made once. XLA folds them in the whole function, whose
+        constants it knows; here each call would copy the rows.
+        """
+        if self.placement is not None or jax.default_backend() != "cpu":
+            return plan.eqns
+        returned = {x for x in (*outputs, *plan.saves, plan.guard) if isinstance(x, Var)}
+        folded: dict[Var, np.ndarray] = {}
+        kept: list[Equation] = []
+        for eqn in plan.eqns:
+            value = None if returned.intersection(eqn.outvars) else self._folded(eqn, folded)
+            if value is None:
+                kept.append(eqn)
+            else:
+                folded[eqn.outvars[0]] = value
+        read = all_read(kept, []) if folded else ()
+        for var, value in folded.items():
+            if var in read and var not in self.constants:
+                self.constants[var] = jax.device_put(np.ascontiguousarray(value))
+        return kept
+
+    def _folded(self, eqn: Equation, folded: Mapping[Var, np.ndarray]) -> np.ndarray | None:
+        """What an equation makes of constants; None where NumPy does not give it bit by bit, or of more
+        bytes than what it reads.
+        """
+        (written, *others) = eqn.outvars
+        given = [x for x in eqn.invars if isinstance(x, Var)]
+        if others or not given or entry_of(eqn).constant is None:
+            return None
+        if _jax.aval_bytes(written.aval) > max(_jax.aval_bytes(x.aval) for x in given):
+            return None
+        known = self.constants
+        if not all(x in folded or (x in known and is_at_hand(known[x])) for x in given):
+            return None
+        if written in known:
+            return np.asarray(known[written])
+        values = [
+            np.asarray(x.val, x.aval.dtype)
+            if isinstance(x, Literal)
+            else np.asarray(folded[x] if x in folded else known[x])
+            for x in eqn.invars
+        ]
+        value = numpy_value(eqn, values)
+        return None if value is None else value.reshape(written.aval.shape)
 
     def _kind_of(self) -> Callable[[Var], Hashable]:
         """What tells arguments apart: what they are, and their types; of constants that are written

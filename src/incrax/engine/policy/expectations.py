@@ -88,6 +88,9 @@ class Expectations:
     whole_s: float | None = None  # of the whole program in earlier processes; None: not known
     compile_s: float = 0.0  # to compile it there
     num_calls: int = 0  # there
+    covers: tuple[
+        int, ...
+    ] = ()  # of kinds in turns, the last one of all: see `engine.policy.covers`
 
     def __post_init__(self) -> None:
         self.is_kept = self.is_kept and is_remembered(self.tuning)
@@ -113,6 +116,12 @@ class Expectations:
         if whole_s is None or not known.calls:
             return False
         return whole_s - known.plan_s < MIN_GAIN * whole_s + UPKEEP_S and known.plan_s < math.inf
+
+    def covered(self, dirty: int) -> int:
+        """The cover that stands for a change; a change itself where none does."""
+        if not dirty or not self.covers or dirty & ~self.covers[-1]:
+            return dirty
+        return next(cover for cover in self.covers if not dirty & ~cover)
 
     def compiled_row_kinds(self) -> list[RowKind]:
         """Changes of rows that had a program in earlier processes."""
@@ -170,6 +179,7 @@ class Expectations:
         for other in self.kin:
             self.whole_s = other.whole.seconds
             self.compile_s = other.whole.first_s
+            self.covers = other.covers
             self._known.update(other._learned())
             self._known.pop(full, None)
         self.kin = ()
@@ -182,12 +192,14 @@ class Expectations:
             whole_s = _seconds(data["whole_s"])
             compile_s = _seconds(data["compile_s"])
             num_calls = int(data["calls"])
+            covers = tuple([int(cover, 16) for cover in data["covers"]])
         except _cache_folder.UNUSABLE as error:
             _cache_folder.ignore(self._key, error)
             return
         self.whole_s = whole_s
         self.compile_s = compile_s
         self.num_calls = num_calls
+        self.covers = covers if all(0 < cover <= full for cover in covers) else ()
         is_none = lambda kind: isinstance(kind, int) and not 0 < kind < full
         self._known = {kind: x for kind, x in found.items() if not is_none(kind)}
 
@@ -203,13 +215,14 @@ class Expectations:
         if not self.is_kept or whole_s is None:
             return
         entries = [*self.entries.values(), *self.row_entries.values()]
+        ledger = self.ledger
         found = self._learned()
-        num_calls = sum(known.calls for known in found.values())
+        # Those that bypassed are in no entry.
+        num_calls = max(sum(known.calls for known in found.values()), ledger.verdict.num_calls)
         if num_calls * whole_s < LEAST_S:
             return
         if not self._key:
             self._read()
-        ledger = self.ledger
         whole_s = min(whole_s, ledger.turn_s or math.inf)
         others = [known for kind, known in self._known.items() if kind not in found]
         pays = _any_pays(entries) or any(known.was_compiled for known in others)
@@ -219,11 +232,12 @@ class Expectations:
         _pending[self._key] = {
             "about": f"{self.journal.name}, changes: {len(found)}",
             "program": self._program,
-            "calls": max(num_calls, ledger.verdict.num_calls),
+            "calls": num_calls,
             "pays": pays or ledger.unchanged * whole_s > ledger.learning_s,
             "lost_s": ledger.lost_s,
             "whole_s": whole_s,
             "compile_s": max(self.compile_s, self.whole.first_s),
+            "covers": [f"{cover:x}" for cover in self.covers],
             "kinds": _most_often(found),
         }
 

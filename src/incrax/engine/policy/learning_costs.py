@@ -140,7 +140,7 @@ class LearningCosts:
         if not entry.known_price_s:  # else that has what was compiled beside it
             if not divides:
                 others = accounts.families_in_turns - 1.0
-                price_s += self._caller_share * others * self.equations_s(entry.num_reached)
+                price_s += self._caller_share * others * self.equations_s(accounts.mean_reached)
             price_s *= accounts.dearness
         return accounts.of(entry).novelty * self._as_known_s(entry, price_s)
 
@@ -194,7 +194,7 @@ class LearningCosts:
             return program_s
         return min(program_s, self.equations_s(entry.num_reached))
 
-    def equations_s(self, num_eqns: int) -> float:
+    def equations_s(self, num_eqns: float) -> float:
         """Seconds to compile so many equations, each of which takes as long as those of the whole
         program: what they are, and the machine, make a difference of ten.
         """

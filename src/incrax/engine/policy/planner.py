@@ -26,8 +26,9 @@ from incrax.engine.policy.accounts import Accounts, effective_number
 from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, SEGMENTS_S, UPKEEP_S, Entry
 from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.covers import Kinds
 from incrax.engine.policy.expectations import Expectations
-from incrax.engine.policy.learning_costs import LearningCosts
+from incrax.engine.policy.learning_costs import PRIMING, LearningCosts
 from incrax.engine.policy.log import Journal
 from incrax.engine.policy.materialize import copied_bytes
 from incrax.engine.policy.segments import Segments
@@ -61,6 +62,18 @@ earned.
 
 MIN_IN_TURNS = 2.5
 """Kinds of change from which on they are said to come in turns: three, one of them a little rarer."""
+
+MIN_FAMILIES = 4
+"""Of kinds in turns, from which on it is asked whether sets of them are served better by a plan each."""
+
+ASK_AGAIN = 1.5
+ASK_SOON = 1.1
+"""Times the calls after which that is asked again, where no plan is due, and where one is."""
+
+CROWDED = 1.5
+"""Times what is estimated that calls take by a plan for each of many kinds: these load and save many values
+between them, 90 along a chain of 23 steps, where the whole function keeps them in caches.
+"""
 
 MAX_DIVIDED_EQNS = 500
 """Equations up to which a function is divided for kinds in turns: 20 Gaussian processes in a loop have
@@ -103,13 +116,18 @@ class Planner(Learner):
     turns: tuple[int, ...] = ()  # where no segments serve these: they, and others of their lists
     # By programs; another object if it changes.
     loaded: dict[Var, None] = field(default_factory=dict)
+    has_paid: bool = False  # calls so far have lost what programs for all covers cost
+    _num_asked: int = 0  # calls when it was asked last whether covers are better
+    _were_covered: bool = False  # whether they were
     num_planned: int = 0
     num_tried: int = 0
 
     @property
     def turning(self) -> int:
-        """The inputs of kinds in turns that no segments serve."""
-        return reduce(or_, self.turns, 0)
+        """The inputs of kinds in turns that no segments serve. Covers leave few values for each to save,
+        sums up to a term among them.
+        """
+        return 0 if self.expectations.covers else reduce(or_, self.turns, 0)
 
     @cached_property
     def trial(self) -> Segmentation:
@@ -174,7 +192,8 @@ class Planner(Learner):
             entry.promise_s = entry.promise_s if is_foretold else plan.seconds
             entry.num_reached = len(plan.eqns)
             price_s = self.costs.plan_price_s(entry, divides=self.divides)
-            entry.is_decided = is_asked or self.credit.allows(
+            has_paid = is_asked or self.is_paid(entry)
+            entry.is_decided = has_paid or self.credit.allows(
                 entry, self.race.whole_s, price_s, on_trust=True
             )
             entry.may_divide = entry.is_decided and not self.turns
@@ -205,6 +224,8 @@ class Planner(Learner):
             self.turns = self._in_turns()
             is_pure = not self.facts.has_effects  # the plan would have them once more
             self.segments.primes = is_pure and not is_large(len(self.facts.eqns))
+            if self.expectations.covers:
+                self.segments.min_joint = 1  # each group is most of the function
             plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=True)
         if plan is None:
             budget = f"the budget of {self.budget_bytes} bytes"
@@ -237,6 +258,7 @@ class Planner(Learner):
                 prices=Prices(load_price, self.race.run_price),
                 may_factor=may_factor,
                 may_derive=may_derive,
+                may_regroup=not self.expectations.covers,
                 moving=moving,
                 turning=self.turning,
             )
@@ -287,7 +309,8 @@ class Planner(Learner):
         """The kinds of change that were seen or are expected, and leave something as it is."""
         full = self.facts.layout.full
         seen = dict.fromkeys((*self.expectations.kinds, *self.entries))
-        return [dirty for dirty in seen if 0 < dirty & full < full]
+        kinds = dict.fromkeys(map(self.expectations.covered, seen))
+        return [dirty for dirty in kinds if 0 < dirty & full < full]
 
     def _is_stale_in_turns(self, entry: Entry, plan: Plan) -> bool:
         """Whether most kinds that come in turns, and are served by no segments, each leave stale what the
@@ -295,6 +318,8 @@ class Planner(Learner):
         """
         if not self.are_in_turns or self.divides or self.segments.wanted:
             return False
+        if self.expectations.covers:
+            return True
         read = reduce(or_, map(self.facts.mask, plan.loads), 0)
         calls = {k: self.expectations.calls_of(k) for k in self._known if k != entry.dirty}
         return 2 * sum(num for kind, num in calls.items() if kind & read) > sum(calls.values())
@@ -303,6 +328,8 @@ class Planner(Learner):
         """The kinds that come in turns, and those like them that have not come yet: of single inputs,
         others of the same list; of single elements, others of the same array.
         """
+        if self.expectations.covers:
+            return self.expectations.covers
         inputs = self.journal.paths, self.facts.layout
         names = {mask: name for name, mask in named_masks(*inputs).items()}
         found = dict.fromkeys(self._known)
@@ -326,14 +353,63 @@ class Planner(Learner):
         credit = self.credit
         if not self.segments.wanted:
             is_small = len(self.facts.eqns) <= MAX_DIVIDED_EQNS
-            self.are_in_turns = self._are_in_turns()
+            has_covers = bool(self.expectations.covers)
+            self.are_in_turns = has_covers or self._are_in_turns()
             self.turns = ()
-            self.divides = is_small and self.are_in_turns
+            self.divides = is_small and self.are_in_turns and not has_covers
+        if self.is_paid(entry):
+            return True
         price_s = self.costs.plan_price_s(entry, divides=self.divides)
         if entry.promise_s < math.inf:
             return credit.allows(entry, self.race.whole_s, price_s, on_trust=True)
         on_trust = self.num_tried < FREE_PLANS
-        return credit.allows_planning(entry, self.race.whole_s, price_s, on_trust=on_trust)
+        is_due = credit.allows_planning(entry, self.race.whole_s, price_s, on_trust=on_trust)
+        is_open = self.are_in_turns and not (self.divides or self.segments.wanted)
+        may_cover = is_open and not (self.expectations.covers or self.facts.has_effects)
+        return not (may_cover and self._are_covered(is_due=is_due)) and is_due
+
+    def is_paid(self, entry: Entry) -> bool:
+        """Whether an entry is one of the sets whose programs all calls have paid for together."""
+        return self.has_paid and entry.dirty in self.expectations.covers
+
+    def _are_covered(self, *, is_due: bool) -> bool:
+        """Whether sets of kinds in turns, each with a plan, are better than a plan for each kind, as many
+        calls as came so far still to come. They are kept once those so far have lost what their
+        programs cost. Where a plan for a kind is due this is asked again a little later, else much.
+        """
+        costs = self.costs
+        whole_s = self.race.whole_s
+        num_calls = max(self.accounts.num_calls, self.credit.expected_calls)
+        again = ASK_SOON if is_due else ASK_AGAIN
+        if num_calls < again * self._num_asked or num_calls * whole_s < costs.program_s:
+            return self._were_covered
+        self._num_asked = num_calls
+        self._were_covered = False
+        if self.accounts.families_in_turns < MIN_FAMILIES:
+            return False
+        kinds = self._single_kinds()
+        asked = Kinds(self.facts, kinds, num_calls, whole_s, costs.equations_s)
+        covers, call_s, programs_s = asked.covered()
+        covered_s = asked.num_calls * call_s + programs_s
+        self._were_covered = bool(covers) and covered_s < CROWDED * asked.alone_s()
+        price_s = costs.plan_s + costs.calibration_s + PRIMING * costs.program_s + programs_s
+        gain_s = whole_s - call_s - self.race.ledger.look_s
+        if self._were_covered and num_calls * gain_s > price_s:
+            self.expectations.covers = (*covers, reduce(or_, kinds))
+            self.has_paid = True
+            self.journal.covered(len(kinds), len(covers))
+        return self._were_covered
+
+    def _single_kinds(self) -> dict[int, float]:
+        """The kinds in turns with their shares of all calls, of those that have not come yet of one look. What
+        contains another kind is what several calls changed, those between two looks.
+        """
+        turning = self._in_turns()
+        single = [k for k in turning if not any(other != k and not other & ~k for other in turning)]
+        one_look = self.accounts.squares / max(self.accounts.num_calls, 1)
+        counts = {kind: self.expectations.calls_of(kind) + one_look for kind in single}
+        total = sum(counts.values())
+        return {kind: count / total for kind, count in counts.items()}
 
     def _plan_for_wanted(self, entry: Entry) -> Plan:
         """A plan for the wanted values as they are; it saves those that become stale where that was
@@ -347,6 +423,7 @@ class Planner(Learner):
             saves=wanted if entry.blame_s or self.turns else (),
             prices=Prices(1.0, self.race.run_price),
             only_wanted=True,
+            may_regroup=not self.expectations.covers,
             moving=self.expectations.moving(entry.dirty),
             turning=self.turning,
         )

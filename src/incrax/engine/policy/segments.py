@@ -37,6 +37,7 @@ class Segments(Segmentation):
         self.compiler = compiler
         self._programs: dict[Group, TimedProgram] = {}
         self._joint: dict[frozenset[Var], TimedProgram] = {}
+        self.min_joint = MIN_JOINT
         self.primes = False  # what is missing of many groups is all saved by the whole function
         self.priming: TimedProgram | None = None
         self.primed_s = 0.0  # that it took in the place of groups without a program
@@ -103,10 +104,11 @@ class Segments(Segmentation):
         if known is not None:
             return known.plan
         num_new = sum(group not in self._programs for group in groups)
-        if num_new < MIN_JOINT or self._joint:
+        if num_new < self.min_joint or self._joint:
             return None
-        if self.primes and self.priming is None:
-            return plan_whole(self.facts, self.wanted)
+        changing = [var for var in self.wanted if self.facts.mask(var)]  # others are never stale
+        if self.primes and self.priming is None and changing:
+            return plan_whole(self.facts, changing)
         return plan_fill(self.facts, missing, lambda _: False)
 
     def joint(self, plan: Plan) -> TimedProgram:
