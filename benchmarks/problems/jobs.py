@@ -239,6 +239,35 @@ def pruning_of_many(size: int) -> Job:
     return pruning(size, num_calls=3_000)
 
 
+def chain_of_steps(size: int, num_calls: int = 4_000) -> Job:
+    """A pulse of 40 steps, each an evolution of `size` by `size` numbers that takes the last one's: one
+    amplitude is new in each call, and a third of these are kept. No two steps reach alike.
+    """
+    num_steps = 40
+    rng = np.random.default_rng(6)
+    still, driven = (rng.normal(size=(size, size)) / np.sqrt(size) for _ in range(2))
+    start, target = (np.linalg.qr(rng.normal(size=(size, size)))[0] for _ in range(2))
+
+    def overlap(amplitudes: Any) -> Any:
+        state = start
+        for k in range(num_steps):
+            move = 0.02 * (still + amplitudes[k] * driven)
+            state = jnp.tanh(state @ (jnp.eye(size) + move + move @ move / 2))
+        return jnp.sum(state * target)
+
+    def calls() -> Calls:
+        rng = np.random.default_rng(7)
+        accepted = np.full(num_steps, 0.1)
+        yield (accepted,)
+        for _ in range(num_calls):
+            proposed = accepted.copy()
+            proposed[rng.integers(num_steps)] += 0.2 * rng.normal()
+            yield (proposed,)
+            accepted = proposed if rng.uniform() < 0.3 else accepted
+
+    return Job(overlap, calls, 0.98, 1.25)
+
+
 # --- ordinary patterns that can gain --------------------------------------------------------------
 
 
@@ -390,6 +419,7 @@ JOBS: dict[str, tuple[Callable[[int], Job], int]] = {
     "single sites, many rows": (single_sites_of_many, 1_000_000),
     "pruning": (pruning, 1_000),
     "pruning, many sites": (pruning_of_many, 16_000),
+    "chain of steps": (chain_of_steps, 100),
     "walk over groups": (walk_of_groups, 2_000),
     "pulsars in turns": (pulsars_in_turns, 120),
     "pulsars in a loop": (pulsars_in_a_loop, 120),

@@ -362,6 +362,35 @@ def test_kinds_of_few_looks_are_more_than_they_seem():
     assert effective_number([]) == 0.0
 
 
+def test_families_are_counted_as_looks_tell():
+    """Three looks, each of which stands for 50 calls."""
+    accounts = engine_of(called(tuning=incrax.Tuning(compile_s=0.0))).chooser.accounts
+    accounts.families.clear()
+    accounts.squares = 0
+    for number in (1, 2, 3, 4, 1):
+        accounts.note_calls(Entry(1 << number, family=number), 50)
+    assert accounts.families_in_turns > 5.0
+
+
+def test_a_result_that_no_input_reaches_is_the_users():
+    """What is deleted is no constant of ours."""
+    rows = jnp.asarray(np.random.default_rng(8).normal(size=(3, 20_000)))
+    function = lambda u, shift: (chain(u, shift), rows[1])
+    ours = called(function, tuning=UNTIMED)
+    engine = engine_of(ours)
+    engine.expectations.covers = (bits(ours, range(6, NUM_STEPS)), bits(ours, range(NUM_STEPS)))
+    engine.planner.has_paid = True
+    u = START
+    for step in (10, 11, 9, 7, 2, 8, 3, 10, 2, 9):
+        u = moved(u, step)
+        value, row = ours(u, 0.2)
+        same(value, JITTED(u, 0.2), factor=2**12)
+        same(row, rows[1])
+        if step < 6:
+            row.delete()
+    assert engine.segments.priming is not None
+
+
 # --- from process to process ----------------------------------------------------------------------
 
 

@@ -409,8 +409,11 @@ def test_families_in_turns_earn_programs_for_all_of_them():
     """Served as a whole, one would leave stale what the plan of another loads."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.accounts.families.clear()
-    entry, *_ = families(credit, 100, 100, 100, 100, 1)
+    entry, *others = families(credit, 100, 100, 100, 100, 1)
     assert 4.0 < credit.accounts.families_in_turns < 4.2
+    for number, other in enumerate(others):
+        credit.accounts.of(other).num_reached = 100 * number
+    assert credit.accounts.mean_reached > 70
     others_s = (credit.accounts.families_in_turns - 1.0) * credit.costs.equations_s(
         credit.accounts.mean_reached
     )

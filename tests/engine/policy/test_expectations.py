@@ -72,6 +72,16 @@ def called(num=3, **options):
     return ours
 
 
+def test_calls_that_bypassed_count_for_a_file(folder):
+    """Of a job of 400 calls of 0.1 ms a few were looked at, which come to no file's worth."""
+    ours = called()
+    chooser(ours).whole.seconds = 1e-4
+    chooser(ours).ledger.bypassed = 400
+    expectations.write()
+    (file,) = (path for path in folder.iterdir() if path.name.startswith("function"))
+    assert json.loads(file.read_text())["calls"] > 400
+
+
 def test_a_kind_of_change_that_paid_gets_its_plan_when_it_first_comes(folder):
     assert called().stats.compiles == 1
     learned(folder)

@@ -124,10 +124,15 @@ class Planner(Learner):
 
     @property
     def turning(self) -> int:
-        """The inputs of kinds in turns that no segments serve. Covers leave few values for each to save,
-        sums up to a term among them.
+        """The inputs of kinds in turns that no segments serve."""
+        return reduce(or_, self.turns, 0)
+
+    @property
+    def _may_regroup(self) -> bool:
+        """Whether terms of sums may be added up in another order: not for covers, which load and save few
+        values, a sum up to some term among them.
         """
-        return 0 if self.expectations.covers else reduce(or_, self.turns, 0)
+        return not self.expectations.covers
 
     @cached_property
     def trial(self) -> Segmentation:
@@ -258,7 +263,7 @@ class Planner(Learner):
                 prices=Prices(load_price, self.race.run_price),
                 may_factor=may_factor,
                 may_derive=may_derive,
-                may_regroup=not self.expectations.covers,
+                may_regroup=self._may_regroup,
                 moving=moving,
                 turning=self.turning,
             )
@@ -423,7 +428,7 @@ class Planner(Learner):
             saves=wanted if entry.blame_s or self.turns else (),
             prices=Prices(1.0, self.race.run_price),
             only_wanted=True,
-            may_regroup=not self.expectations.covers,
+            may_regroup=self._may_regroup,
             moving=self.expectations.moving(entry.dirty),
             turning=self.turning,
         )
