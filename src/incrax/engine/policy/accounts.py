@@ -160,6 +160,14 @@ class Accounts:
         clean_calls = self.known_calls if entry.known_price_s else self.clean_calls
         return max(own, int(clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
 
+    def num_expected(self, entry: Entry) -> int:
+        """Calls that an earlier process knew, counted as those so far."""
+        own = max(entry.num_expected, self.of(entry).num_expected)
+        if not own or not self._is_first(entry):
+            return own
+        clean_calls = self.expectations.clean_calls
+        return max(own, int(clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
+
     def num_kinds_with(self, entry: Entry) -> int:
         """Kinds of change whose calls count as those of an entry (`calls`): each needs a plan, but those
         that came once.

@@ -245,7 +245,7 @@ class Credit:
         were there or, if it came more often, as it came so far. None: the kind is new, or the job longer.
         """
         accounts = self.accounts
-        expected = max(entry.num_expected, accounts.of(entry).num_expected)
+        expected = accounts.num_expected(entry)
         num_left = accounts.expectations.num_calls - self.ledger.num_calls
         if not expected or num_left <= 0:
             return None

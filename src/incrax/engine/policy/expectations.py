@@ -163,6 +163,15 @@ class Expectations:
         return max(here, self.of(dirty).calls)
 
     @functools.cached_property
+    def clean_calls(self) -> float:
+        """Calls in earlier processes of what had programs there, each times the share of the work that it
+        leaves clean.
+        """
+        kinds = [(kind, x.calls) for kind, x in self._known.items() if x.was_compiled]
+        share = self.facts.clean_share
+        return sum(calls * share(kind) for kind, calls in kinds if isinstance(kind, int))
+
+    @functools.cached_property
     def num_families(self) -> float:
         """How many families of changes came in turns in earlier processes, each as often as its calls say."""
         known = [self.of(dirty) for dirty in self.kinds]
@@ -342,7 +351,8 @@ _pending: dict[str, dict[str, Any]] = {}
 def _learned_of(entries: Mapping[Kind, Entry], whole_s: float) -> dict[Kind, Known]:
     """What entries tell the next process."""
     calls = _calls_of_families(entries.values())
-    compiled = {entry.family for entry in entries.values() if entry.program is not None}
+    compiled = {entry.family for entry in entries.values() if _has_programs(entry)}
+    with_programs = {entry.family for entry in entries.values() if entry.program is not None}
     learning_s = defaultdict[int | None, float](float)
     for entry in entries.values():
         learning_s[entry.family] += entry.learning_s
@@ -354,8 +364,10 @@ def _learned_of(entries: Mapping[Kind, Entry], whole_s: float) -> dict[Kind, Kno
             is_compiled = family in compiled
             known = known._replace(was_compiled=is_compiled, kin_calls=calls[family])
         took_s = entry.learning_s if family is None else learning_s[family]
-        # Where it was not compiled this time, or JAX had kept it, an earlier process tells.
-        took_s = max(took_s * known.was_compiled, entry.known_price_s)
+        has_program = entry.program is not None or (family is not None and family in with_programs)
+        # What segments took says nothing of a program. Where it was not compiled this time, or JAX had
+        # kept it, an earlier process tells.
+        took_s = max(took_s * has_program, entry.known_price_s)
         found[kind] = known._replace(learning_s=took_s)
     for entry in entries.values():
         if entry.is_for_rows and entry.served_s < whole_s and not entry.is_barred:
@@ -400,7 +412,12 @@ def _learned(entry: Entry, whole_s: float) -> Known:
     missed = entry.num_missed / (entry.num_asked + 1)
     if plan_s < whole_s:
         plan_s += missed * (whole_s - plan_s)
-    return Known(max(entry.count, entry.uses), plan_s, entry.program is not None)
+    return Known(max(entry.count, entry.uses), plan_s, _has_programs(entry))
+
+
+def _has_programs(entry: Entry) -> bool:
+    """Whether something was compiled for it: a program of its own, or segments, which serve others, too."""
+    return entry.program is not None or entry.candidate == "segments"
 
 
 def _any_pays(entries: Collection[Entry]) -> bool:
