@@ -240,10 +240,10 @@ def pruning_of_many(size: int) -> Job:
 
 
 def chain_of_steps(size: int, num_calls: int = 4_000) -> Job:
-    """A pulse of 40 steps, each an evolution of `size` by `size` numbers that takes the last one's: one
+    """A pulse of 60 steps, each an evolution of `size` by `size` numbers that takes the last one's: one
     amplitude is new in each call, and a third of these are kept. No two steps reach alike.
     """
-    num_steps = 40
+    num_steps = 60
     rng = np.random.default_rng(6)
     still, driven = (rng.normal(size=(size, size)) / np.sqrt(size) for _ in range(2))
     start, target = (np.linalg.qr(rng.normal(size=(size, size)))[0] for _ in range(2))

@@ -72,6 +72,19 @@ def called(num=3, **options):
     return ours
 
 
+@pytest.mark.parametrize(("written", "known"), [(True, True), (False, False), ("yes", False)])
+def test_that_segments_served_a_large_function_is_known_to_the_next_process(folder, written, known):
+    file = learned(folder)
+    data = json.loads(file.read_text())
+    assert data["divided"] is False
+    file.write_text(json.dumps({**data, "divided": written}))
+    ours = called(2)
+    assert chooser(ours).expectations.is_divided is known
+    chooser(ours).whole.seconds = 10.0
+    expectations.write()
+    assert json.loads(file.read_text())["divided"] is known
+
+
 def test_calls_that_bypassed_count_for_a_file(folder):
     """Of a job of 400 calls of 0.1 ms a few were looked at, which come to no file's worth."""
     ours = called()

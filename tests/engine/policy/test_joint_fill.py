@@ -66,7 +66,7 @@ def test_what_was_foretold_is_what_is_filled():
         state.saved = {}
     values = engine.comparison.resolve([40.0, b, X], [0])
     pairs = engine.baselines.ranked(engine.comparison.pairs(values))
-    foretold = rehearsal._record(engine, pairs, pairs, is_bypassed=False)
+    foretold = rehearsal._record(engine, pairs, is_bypassed=False)
     assert again.entry.candidate == foretold.candidate == "plan"
     assert set(foretold.filled) == set(did.filled)
     assert foretold.before == did.before

@@ -92,7 +92,6 @@ class Engine:
         self.whole = chooser.whole
         self.segments = chooser.segments
         self.planner = chooser.planner
-        self.expectations = chooser.expectations
         self.slices = chooser.slices
         self.baselines = Baselines(chooser, self.always)
         store = Store(
@@ -169,8 +168,7 @@ class Engine:
         """Outputs by what the last call of this kind did, or from the version that is best to start
         from.
         """
-        found = self.comparison.pairs(values)
-        pairs = self.covered(found)
+        pairs = self.comparison.pairs(values)
         if self.repeats.by_kind:
             begun = start_s, self.clock.spent_s, self.clock.passed_s
             repeated = self.repeats.repeated(pairs, values)
@@ -183,24 +181,12 @@ class Engine:
             if not is_any_deleted(base.outputs):
                 return self._unchanged(base, dirty)
             dirty = self.layout.full
-        is_covered = dirty in self.expectations.covers
-        if is_covered and all(changed.bit_count() > 1 for _, changed in found):
-            self.ledger.defer()
-        rows = None if is_covered else self.rows.changed(pairs, values)
+        rows = self.rows.changed(pairs, values)
         if rows is not None:
             pairs = [*(pair for pair in pairs if pair[0] is not rows.base), (rows.base, rows.dirty)]
             dirty = rows.dirty
         saved = self.saved(pairs, dirty, values, rows)
         return self._evaluate(saved, start_s)
-
-    def covered(self, pairs: Pairs) -> Pairs:
-        """Versions with the covers of their dirty sets, where there are covers: some more of their saved
-        values are taken to be stale.
-        """
-        expectations = self.expectations
-        if not expectations.covers:
-            return pairs
-        return [(state, expectations.covered(dirty)) for state, dirty in pairs]
 
     def saved(
         self, pairs: Pairs, dirty: int, values: LeafValues, rows: ChangedRows | None = None
@@ -578,20 +564,9 @@ class Engine:
         if self.bypass is not None and self.bypass.was_held:
             return UNCHANGED
         last = BYPASSED if self.ledger.skipped else self._last
-        if last is not None and last.dirty in self.expectations.covers:
-            return last._replace(dirty=self._changed_since(last.dirty))
         if last is None or last.plan is None or last.plan.sliced is None:
             return last
         return last._replace(dirty=self.rows.dirty)  # calls of other rows share a record
-
-    def _changed_since(self, cover: int) -> int:
-        """What of a cover differs between the two latest versions, of which one was made from the
-        other; all of it if there are not two.
-        """
-        states = self.store.states
-        if len(states) < 2:
-            return cover
-        return self.comparison.dirty(states[-1].values, states[-2])
 
     @property
     def changed_paths(self) -> list[str]:

@@ -36,13 +36,12 @@ def dry_run(engine: Engine, leaves: Values) -> CallRecord | None:
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     engine.check_alive(values)
     is_bypassed = engine.bypasses and bool(engine.store.states)
-    changed = engine.comparison.pairs(values)
-    pairs = engine.covered(changed)
+    pairs = engine.comparison.pairs(values)
     pairs = pairs[-1:] if is_bypassed else engine.baselines.ranked(pairs)
     found = None if is_bypassed else _by_rows(engine, pairs, values)
     if found is not None:
         return found
-    return _record(engine, pairs, changed, is_bypassed=is_bypassed) if pairs else None
+    return _record(engine, pairs, is_bypassed=is_bypassed) if pairs else None
 
 
 def _by_rows(engine: Engine, pairs: Pairs, values: LeafValues) -> CallRecord | None:
@@ -77,20 +76,19 @@ def outlook(engine: Engine, dirty: int) -> CallRecord | None:
         return None
     *others, latest = engine.store.states
     changed = lambda state: dirty | engine.comparison.dirty(latest.values, state)
-    found = [] if engine.bypasses else [(state, changed(state)) for state in others]
-    found.append((latest, dirty))
-    pairs = engine.baselines.ranked(engine.covered(found))
-    return _record(engine, pairs, found, is_bypassed=engine.bypasses)
+    pairs = [] if engine.bypasses else [(state, changed(state)) for state in others]
+    pairs = engine.baselines.ranked([*pairs, (latest, dirty)])
+    return _record(engine, pairs, is_bypassed=engine.bypasses)
 
 
-def _record(engine: Engine, pairs: Pairs, found: Pairs, *, is_bypassed: bool) -> CallRecord:
-    """What a call with these baselines would do, of which that is what changed."""
-    base, dirty = pairs[-1]
-    changed = next(dirty for state, dirty in found if state is base) | engine.always
-    dirty |= engine.always
+def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
+    """What a call with these baselines would do."""
+    base, changed = pairs[-1]
+    changed |= engine.always
+    dirty = changed
     if not dirty & engine.reach:
         if not is_any_deleted(base.outputs):
-            return UNCHANGED._replace(dirty=changed)
+            return UNCHANGED._replace(dirty=dirty)
         dirty = engine.layout.full
     entry = engine.chooser.seen(dirty)
     if entry is not None and is_bypassed:
@@ -138,9 +136,9 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     """Plan, compile and compute saved values for a dirty set, with the state at these leaves as
     baseline.
     """
-    dirty = engine.expectations.covered(dirty) | engine.always
+    dirty |= engine.always
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
-    pairs = engine.baselines.ranked(engine.covered(engine.comparison.pairs(values)))
+    pairs = engine.baselines.ranked(engine.comparison.pairs(values))
     entry = engine.chooser.entry(dirty)
     entry.count = max(entry.count, engine.chooser.hot_after)
     if not entry.is_decided:

@@ -191,11 +191,12 @@ class Facts:
         Cost: a few microseconds for each equation that was not asked for before.
         """
         numbers = [n for n, mask in enumerate(self.equation_masks) if mask & dirty]
-        digests = [self._digest(self.eqns[n]) for n in numbers if n not in self._inner_sums]
+        digests = [self.digest_of(self.eqns[n]) for n in numbers if n not in self._inner_sums]
         return Reached(sum(digests) % 2**64, len(digests))
 
     @cached_property
-    def _digest(self) -> Callable[[Equation], int]:
+    def digest_of(self) -> Callable[[Equation], int]:
+        """The same number for equations of one operation."""
         return cache(operation_digest)
 
     @cached_property

@@ -214,7 +214,6 @@ def plan_dirty(
     only_wanted: bool = False,
     may_factor: bool = True,
     may_derive: bool = True,
-    may_regroup: bool = True,
     moving: int = -1,
     turning: int = 0,
 ) -> Plan:
@@ -230,7 +229,6 @@ def plan_dirty(
         may_factor: also try to merge sibling reductions into matrix products, and take the cheaper
             plan.
         may_derive: use values that the program has not: partial sums, stacked rows, factors.
-        may_regroup: add up clean terms of sums first, if values may be derived.
         moving: mask of the inputs that are known to change; of the others, matrices are split in
             their real and imaginary parts, which no program for rows keeps up to date.
         turning: mask of the inputs that change in turns with these: no terms that depend on them are
@@ -262,12 +260,7 @@ def plan_dirty(
         facts, load_seconds, dirty, prices.run, reached_saves, outputs, may_reorder=may_derive
     )
     eqns = reached_equations(
-        facts,
-        dirty,
-        targets,
-        reached_saves,
-        may_regroup=may_derive and may_regroup,
-        turning=turning,
+        facts, dirty, targets, reached_saves, may_regroup=may_derive, turning=turning
     )
     guards: Sequence[Var] = ()
     if may_derive:

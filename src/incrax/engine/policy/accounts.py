@@ -107,16 +107,6 @@ class Accounts:
         self.of(entry).num_calls += num_calls
         self.squares += num_calls**2 * (entry.family is not None)
 
-    def move(self, other: Entry, entry: Entry) -> None:
-        """Calls of one kind, which is no more, count as those of another."""
-        num_calls = other.count
-        account = self.of(other)
-        account.num_kinds -= 1
-        account.num_calls -= num_calls
-        self.clean_calls += num_calls * (entry.clean_share - other.clean_share)
-        self.of(entry).num_calls += num_calls
-        entry.take_over(other, self.num_calls)
-
     def note_uses(self, entry: Entry, num_calls: int) -> None:
         """Saved values were to serve so many calls."""
         self.num_asked += num_calls

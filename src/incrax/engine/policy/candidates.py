@@ -116,15 +116,6 @@ class Entry:
         self.seen_at = num_in_all
         self.count += num_calls
 
-    def take_over(self, other: Entry, num_in_all: int) -> None:
-        """Stand for another kind as well, after so many calls in all."""
-        for entry in (self, other):
-            entry.note_seen(0, num_in_all)
-        self.recent += other.recent
-        self.count += other.count
-        self.uses += other.uses
-        self.num_expected += other.num_expected
-
     def recent_share(self, num_in_all: int) -> float:
         """Of the latest calls, of which there were so many in all, how many were of this kind."""
         faded = self.recent * math.exp((self.seen_at - num_in_all) / RECENT)

@@ -135,7 +135,6 @@ class Chooser:
         self.only_whole = _jax.checks_values()
         is_on = self.is_timed and not self.only_whole and can_slice(facts)
         self.slices = Slices(*learner, ledger, row_entries, is_on)
-        self._pooled: tuple[int, ...] = ()  # the covers that entries were made for
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
         self._loaded = self.planner.loaded
@@ -200,8 +199,6 @@ class Chooser:
         may_plan = entry.program is None and not self.only_whole
         if may_plan and (entry.num_expected > 1 or not may_wait):
             self.planner.plan_if_due(entry)
-        if self._pooled is not self.expectations.covers:
-            self._pool()
         if self.is_timed:
             if not entry.is_final or entry.ticks != self.clock.ticks:
                 self._choose(entry)
@@ -223,26 +220,13 @@ class Chooser:
             entry.promise_s = math.inf
             entry.is_decided = True
             entry.settle("whole", "nothing to win in an earlier process")
-        covers = self.expectations.covers
-        if covers and dirty == covers[-1]:
-            entry.is_decided = True
-            entry.settle("whole", "no plan serves all kinds of change that come in turns")
-        elif self.is_timed and share:
+        if self.is_timed and share:
             entry.family, entry.num_reached = self.facts.reached(dirty)
         self.entries[dirty] = entry
         self.accounts.note_kind(entry)
         if len(self.entries) > MAX_ENTRIES:
             self._forget_one()
         return entry
-
-    def _pool(self) -> None:
-        """Kinds of change for which a cover stands are one from now on."""
-        self._pooled = covers = self.expectations.covers
-        for dirty, other in [*self.entries.items()]:
-            cover = self.expectations.covered(dirty)
-            if dirty not in covers and cover in covers:
-                del self.entries[dirty]
-                self.accounts.move(other, self.entries.get(cover) or self._new_entry(cover))
 
     def _choose(self, entry: Entry) -> None:
         was_final = entry.is_final
@@ -303,14 +287,11 @@ class Chooser:
 
     def decide_priming(self) -> bool:
         """Whether the whole function is to save what plans of kinds in turns load: not if none of these
-        has served a call since it last did. Few values, of which covers alone load some, are saved
-        wherever the next call is expected to gain more by that than it costs.
+        has served a call since it last did.
         """
         priming = self.segments.priming
         if priming is None or not priming.num_runs or not self.whole.is_measured:
             return False
-        if self.expectations.covers and priming.seconds is not None:
-            return self._promised_s() > priming.seconds - self.whole_s
         num_served = self.accounts.num_asked - self.accounts.num_missed
         pays = num_served > self._num_served
         self._num_served = num_served
@@ -412,24 +393,19 @@ class Chooser:
         Looks that hope for more than they cost go on whatever was spent before: on learning, above
         all, which would be lost. A kind that comes no more has soon lost its share of the latest.
         """
-        num_calls = self.accounts.num_calls
-        known = [e.recent_share(num_calls) for e in self._all_entries() if e.was_compiled]
-        foretold_s = self.expectations.gain_s(self.whole_s) * min(sum(known), 1.0)
-        return max(self.accounts.hit_rate * self._promised_s(), foretold_s)
-
-    def _promised_s(self) -> float:
-        """The same of a look that finds all that it loads."""
         whole_s = self.whole_s
         num_calls = self.accounts.num_calls
-        served = [(e, self._gain_s(e, whole_s)) for e in self._all_entries()]
-        return sum([gain_s * e.recent_share(num_calls) for e, gain_s in served if gain_s])
+        entries = self._all_entries()
+        served = [(e, self._gain_s(e, whole_s)) for e in entries]
+        hoped_s = sum([gain_s * e.recent_share(num_calls) for e, gain_s in served if gain_s])
+        known = [e.recent_share(num_calls) for e in entries if e.was_compiled]
+        foretold_s = self.expectations.gain_s(whole_s) * min(sum(known), 1.0)
+        return max(self.accounts.hit_rate * hoped_s, foretold_s)
 
     def _gain_s(self, entry: Entry, whole_s: float) -> float:
         """Seconds that a call of a kind saves, or will as the next one of its family is planned for, where
         the whole program takes so many.
         """
-        if not entry.is_decided and self.planner.is_paid(entry):
-            return entry.clean_share * whole_s
         account = self.accounts.of(entry)
         is_next = account.num_programs > 0 and not entry.is_decided
         served_s = account.served_s if is_next else math.inf

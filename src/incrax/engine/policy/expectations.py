@@ -88,9 +88,7 @@ class Expectations:
     whole_s: float | None = None  # of the whole program in earlier processes; None: not known
     compile_s: float = 0.0  # to compile it there
     num_calls: int = 0  # there
-    covers: tuple[
-        int, ...
-    ] = ()  # of kinds in turns, the last one of all: see `engine.policy.covers`
+    is_divided: bool = False  # segments serve kinds in turns, though the function is large
 
     def __post_init__(self) -> None:
         self.is_kept = self.is_kept and is_remembered(self.tuning)
@@ -116,12 +114,6 @@ class Expectations:
         if whole_s is None or not known.calls:
             return False
         return whole_s - known.plan_s < MIN_GAIN * whole_s + UPKEEP_S and known.plan_s < math.inf
-
-    def covered(self, dirty: int) -> int:
-        """The cover that stands for a change; a change itself where none does."""
-        if not dirty or not self.covers or dirty & ~self.covers[-1]:
-            return dirty
-        return next(cover for cover in self.covers if not dirty & ~cover)
 
     def compiled_row_kinds(self) -> list[RowKind]:
         """Changes of rows that had a program in earlier processes."""
@@ -188,7 +180,7 @@ class Expectations:
         for other in self.kin:
             self.whole_s = other.whole.seconds
             self.compile_s = other.whole.first_s
-            self.covers = other.covers
+            self.is_divided = other.is_divided
             self._known.update(other._learned())
             self._known.pop(full, None)
         self.kin = ()
@@ -201,14 +193,14 @@ class Expectations:
             whole_s = _seconds(data["whole_s"])
             compile_s = _seconds(data["compile_s"])
             num_calls = int(data["calls"])
-            covers = tuple([int(cover, 16) for cover in data["covers"]])
+            is_divided = data["divided"] is True
         except _cache_folder.UNUSABLE as error:
             _cache_folder.ignore(self._key, error)
             return
         self.whole_s = whole_s
         self.compile_s = compile_s
         self.num_calls = num_calls
-        self.covers = covers if all(0 < cover <= full for cover in covers) else ()
+        self.is_divided = is_divided
         is_none = lambda kind: isinstance(kind, int) and not 0 < kind < full
         self._known = {kind: x for kind, x in found.items() if not is_none(kind)}
 
@@ -246,7 +238,7 @@ class Expectations:
             "lost_s": ledger.lost_s,
             "whole_s": whole_s,
             "compile_s": max(self.compile_s, self.whole.first_s),
-            "covers": [f"{cover:x}" for cover in self.covers],
+            "divided": self.is_divided,
             "kinds": _most_often(found),
         }
 

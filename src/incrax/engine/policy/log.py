@@ -48,16 +48,6 @@ class Journal(NamedTuple):
             "" if whole_s is None else promise + seconds_text(whole_s),
         )
 
-    def covered(self, num_kinds: int, num_covers: int) -> None:
-        """Sets of kinds of change get a plan each."""
-        logger.info(
-            "%s: %d kinds of change come in turns, of which no two reach alike: of %d sets of them, each "
-            "will have a plan that serves all its changes, where it pays",
-            self.name,
-            num_kinds,
-            num_covers,
-        )
-
     def chosen(self, entry: Entry) -> None:
         """What serves a dirty set is known."""
         logger.debug(

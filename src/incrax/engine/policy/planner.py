@@ -26,10 +26,10 @@ from incrax.engine.policy.accounts import Accounts, effective_number
 from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, SEGMENTS_S, UPKEEP_S, Entry
 from incrax.engine.policy.compile_budget import Credit
-from incrax.engine.policy.covers import Kinds
 from incrax.engine.policy.expectations import Expectations
-from incrax.engine.policy.learning_costs import PRIMING, LearningCosts
+from incrax.engine.policy.learning_costs import LearningCosts
 from incrax.engine.policy.log import Journal
+from incrax.engine.policy.many_in_turns import ManyInTurns
 from incrax.engine.policy.materialize import copied_bytes
 from incrax.engine.policy.segments import Segments
 
@@ -64,11 +64,10 @@ MIN_IN_TURNS = 2.5
 """Kinds of change from which on they are said to come in turns: three, one of them a little rarer."""
 
 MIN_FAMILIES = 4
-"""Of kinds in turns, from which on it is asked whether sets of them are served better by a plan each."""
+"""Of kinds in turns of a large function, from which on it is asked whether segments serve them better."""
 
 ASK_AGAIN = 1.5
-ASK_SOON = 1.1
-"""Times the calls after which that is asked again, where no plan is due, and where one is."""
+"""Times the calls after which that is asked again."""
 
 CROWDED = 1.5
 """Times what is estimated that calls take by a plan for each of many kinds: these load and save many values
@@ -116,9 +115,8 @@ class Planner(Learner):
     turns: tuple[int, ...] = ()  # where no segments serve these: they, and others of their lists
     # By programs; another object if it changes.
     loaded: dict[Var, None] = field(default_factory=dict)
-    has_paid: bool = False  # calls so far have lost what programs for all covers cost
-    _num_asked: int = 0  # calls when it was asked last whether covers are better
-    _were_covered: bool = False  # whether they were
+    may_plan_each: bool = True  # of kinds in turns of a large function
+    _num_asked: int = 0  # calls when that was asked last
     num_planned: int = 0
     num_tried: int = 0
 
@@ -126,13 +124,6 @@ class Planner(Learner):
     def turning(self) -> int:
         """The inputs of kinds in turns that no segments serve."""
         return reduce(or_, self.turns, 0)
-
-    @property
-    def _may_regroup(self) -> bool:
-        """Whether terms of sums may be added up in another order: not for covers, which load and save few
-        values, a sum up to some term among them.
-        """
-        return not self.expectations.covers
 
     @cached_property
     def trial(self) -> Segmentation:
@@ -197,8 +188,7 @@ class Planner(Learner):
             entry.promise_s = entry.promise_s if is_foretold else plan.seconds
             entry.num_reached = len(plan.eqns)
             price_s = self.costs.plan_price_s(entry, divides=self.divides)
-            has_paid = is_asked or self.is_paid(entry)
-            entry.is_decided = has_paid or self.credit.allows(
+            entry.is_decided = is_asked or self.credit.allows(
                 entry, self.race.whole_s, price_s, on_trust=True
             )
             entry.may_divide = entry.is_decided and not self.turns
@@ -229,8 +219,6 @@ class Planner(Learner):
             self.turns = self._in_turns()
             is_pure = not self.facts.has_effects  # the plan would have them once more
             self.segments.primes = is_pure and not is_large(len(self.facts.eqns))
-            if self.expectations.covers:
-                self.segments.min_joint = 1  # each group is most of the function
             plan = self._affordable_plan(entry.dirty, wanted, moving, may_derive=True)
         if plan is None:
             budget = f"the budget of {self.budget_bytes} bytes"
@@ -263,7 +251,6 @@ class Planner(Learner):
                 prices=Prices(load_price, self.race.run_price),
                 may_factor=may_factor,
                 may_derive=may_derive,
-                may_regroup=self._may_regroup,
                 moving=moving,
                 turning=self.turning,
             )
@@ -314,8 +301,7 @@ class Planner(Learner):
         """The kinds of change that were seen or are expected, and leave something as it is."""
         full = self.facts.layout.full
         seen = dict.fromkeys((*self.expectations.kinds, *self.entries))
-        kinds = dict.fromkeys(map(self.expectations.covered, seen))
-        return [dirty for dirty in kinds if 0 < dirty & full < full]
+        return [dirty for dirty in seen if 0 < dirty & full < full]
 
     def _is_stale_in_turns(self, entry: Entry, plan: Plan) -> bool:
         """Whether most kinds that come in turns, and are served by no segments, each leave stale what the
@@ -323,8 +309,6 @@ class Planner(Learner):
         """
         if not self.are_in_turns or self.divides or self.segments.wanted:
             return False
-        if self.expectations.covers:
-            return True
         read = reduce(or_, map(self.facts.mask, plan.loads), 0)
         calls = {k: self.expectations.calls_of(k) for k in self._known if k != entry.dirty}
         return 2 * sum(num for kind, num in calls.items() if kind & read) > sum(calls.values())
@@ -333,8 +317,6 @@ class Planner(Learner):
         """The kinds that come in turns, and those like them that have not come yet: of single inputs,
         others of the same list; of single elements, others of the same array.
         """
-        if self.expectations.covers:
-            return self.expectations.covers
         inputs = self.journal.paths, self.facts.layout
         names = {mask: name for name, mask in named_masks(*inputs).items()}
         found = dict.fromkeys(self._known)
@@ -358,54 +340,45 @@ class Planner(Learner):
         credit = self.credit
         if not self.segments.wanted:
             is_small = len(self.facts.eqns) <= MAX_DIVIDED_EQNS
-            has_covers = bool(self.expectations.covers)
-            self.are_in_turns = has_covers or self._are_in_turns()
+            self.are_in_turns = self._are_in_turns()
             self.turns = ()
-            self.divides = is_small and self.are_in_turns and not has_covers
-        if self.is_paid(entry):
-            return True
+            if self.are_in_turns and not is_small and not self.expectations.is_divided:
+                self._weigh_segments()
+            may_divide = is_small or self.expectations.is_divided
+            self.divides = may_divide and self.are_in_turns
+            if self.are_in_turns and not self.divides and not self.may_plan_each:
+                return False
         price_s = self.costs.plan_price_s(entry, divides=self.divides)
         if entry.promise_s < math.inf:
             return credit.allows(entry, self.race.whole_s, price_s, on_trust=True)
         on_trust = self.num_tried < FREE_PLANS
-        is_due = credit.allows_planning(entry, self.race.whole_s, price_s, on_trust=on_trust)
-        is_open = self.are_in_turns and not (self.divides or self.segments.wanted)
-        may_cover = is_open and not (self.expectations.covers or self.facts.has_effects)
-        return not (may_cover and self._are_covered(is_due=is_due)) and is_due
+        return credit.allows_planning(entry, self.race.whole_s, price_s, on_trust=on_trust)
 
-    def is_paid(self, entry: Entry) -> bool:
-        """Whether an entry is one of the sets whose programs all calls have paid for together."""
-        return self.has_paid and entry.dirty in self.expectations.covers
-
-    def _are_covered(self, *, is_due: bool) -> bool:
-        """Whether sets of kinds in turns, each with a plan, are better than a plan for each kind, as many
-        calls as came so far still to come. They are kept once those so far have lost what their
-        programs cost. Where a plan for a kind is due this is asked again a little later, else much.
+    def _weigh_segments(self) -> None:
+        """Find out now and then whether segments are to serve kinds in turns, of which few are alike, though
+        the function is large, and whether a plan for each would pay over as many calls as came so far.
         """
         costs = self.costs
         whole_s = self.race.whole_s
         num_calls = max(self.accounts.num_calls, self.credit.expected_calls)
-        again = ASK_SOON if is_due else ASK_AGAIN
-        if num_calls < again * self._num_asked or num_calls * whole_s < costs.program_s:
-            return self._were_covered
+        if num_calls < ASK_AGAIN * self._num_asked or num_calls * whole_s < costs.program_s:
+            return
         self._num_asked = num_calls
-        self._were_covered = False
         if self.accounts.families_in_turns < MIN_FAMILIES:
-            return False
-        kinds = self._single_kinds()
-        asked = Kinds(self.facts, kinds, num_calls, whole_s, costs.equations_s)
-        covers, call_s, programs_s = asked.covered()
-        covered_s = asked.num_calls * call_s + programs_s
-        self._were_covered = bool(covers) and covered_s < CROWDED * asked.alone_s()
-        price_s = costs.plan_s + costs.calibration_s + PRIMING * costs.program_s + programs_s
-        gain_s = whole_s - call_s - self.race.ledger.look_s
-        if self._were_covered and num_calls * gain_s > price_s:
-            self.expectations.covers = (*covers, reduce(or_, kinds))
-            self.has_paid = True
-            self.journal.covered(len(kinds), len(covers))
-        return self._were_covered
+            return
+        kinds = self._shares_of_kinds()
+        asked = ManyInTurns(self.facts, kinds, num_calls, whole_s, costs.equations_s)
+        if 2 * len(asked.families) <= len(kinds):
+            self.may_plan_each = True
+            return
+        left_s = num_calls * (
+            whole_s - self.race.ledger.look_s
+        )  # looks take so much of it either way
+        alone_s = CROWDED * asked.alone_s()
+        self.may_plan_each = alone_s < left_s
+        self.expectations.is_divided = asked.divided_s() < min(alone_s, left_s)
 
-    def _single_kinds(self) -> dict[int, float]:
+    def _shares_of_kinds(self) -> dict[int, float]:
         """The kinds in turns with their shares of all calls, of those that have not come yet of one look. What
         contains another kind is what several calls changed, those between two looks.
         """
@@ -428,7 +401,6 @@ class Planner(Learner):
             saves=wanted if entry.blame_s or self.turns else (),
             prices=Prices(1.0, self.race.run_price),
             only_wanted=True,
-            may_regroup=self._may_regroup,
             moving=self.expectations.moving(entry.dirty),
             turning=self.turning,
         )

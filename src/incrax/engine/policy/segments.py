@@ -37,7 +37,6 @@ class Segments(Segmentation):
         self.compiler = compiler
         self._programs: dict[Group, TimedProgram] = {}
         self._joint: dict[frozenset[Var], TimedProgram] = {}
-        self.min_joint = MIN_JOINT
         self.primes = False  # what is missing of many groups is all saved by the whole function
         self.priming: TimedProgram | None = None
         self.primed_s = 0.0  # that it took in the place of groups without a program
@@ -104,7 +103,7 @@ class Segments(Segmentation):
         if known is not None:
             return known.plan
         num_new = sum(group not in self._programs for group in groups)
-        if num_new < self.min_joint or self._joint:
+        if num_new < MIN_JOINT or self._joint:
             return None
         changing = [var for var in self.wanted if self.facts.mask(var)]  # others are never stale
         if self.primes and self.priming is None and changing:
