@@ -1896,6 +1896,27 @@ MUTANTS = [
         "tests/engine/compile/test_constants_of_plans.py",
     ),
     Mutant(
+        "windows that overlap are all constants",
+        "engine/compile/executables.py",
+        "            if num_bytes > MAX_FOLDED * self.facts.constant_bytes:",
+        "            if False:",
+        "tests/engine/compile/test_constants_of_plans.py",
+    ),
+    Mutant(
+        "keys are numbers",
+        "engine/compile/executables.py",
+        "if others or not given or not is_numeric or",
+        "if others or not given or",
+        "tests/engine/compile/test_constants_of_plans.py",
+    ),
+    Mutant(
+        "who lets it compile is put off",
+        "engine/policy/planner.py",
+        "is_put_off = not (self.divides or self.may_plan_each or credit.compile_s)",
+        "is_put_off = not (self.divides or self.may_plan_each)",
+        "tests/engine/policy/test_many_in_turns.py",
+    ),
+    Mutant(
         "what grows is a constant, too",
         "engine/compile/executables.py",
         "if _jax.aval_bytes(written.aval) > max(_jax.aval_bytes(x.aval) for x in given):",
@@ -1975,7 +1996,7 @@ MUTANTS = [
     Mutant(
         "a plan for one of many that do not pay",
         "engine/policy/planner.py",
-        "if self.are_in_turns and not self.divides and not self.may_plan_each:",
+        "if self.are_in_turns and is_put_off:",
         "if False:",
         "tests/engine/policy/test_many_in_turns.py",
     ),

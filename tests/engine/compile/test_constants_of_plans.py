@@ -85,6 +85,42 @@ def test_what_is_larger_than_what_it_is_made_of_stays_in_the_program():
     assert {value.shape for value in folded.values()} == {(1, 20_000), (20_000,)}
 
 
+def test_windows_that_overlap_stay_in_the_program():
+    """Of 40 lags of an array each would be as long as that."""
+    data = np.random.default_rng(3).normal(size=20_000)
+    lagged = lambda a, b: sum(
+        jnp.sum(jnp.sin(jnp.asarray(data)[lag : lag + 19_900] * b[lag % 6] + a))
+        for lag in range(40)
+    )
+    _, plans = served(lagged)
+    assert plans
+    assert all(np.size(x) in (20_000, 1) or np.ndim(x) == 1 for p in plans for x in p.constants)
+    assert not any(np.shape(x) == (19_900,) for plan in plans for x in plan.constants)
+
+
+def test_programs_together_make_no_more_of_them(monkeypatch):
+    """Each of six reads one row, which is a sixth of all; two rows are what may be made here."""
+    monkeypatch.setattr("incrax.engine.compile.executables.MAX_FOLDED", 0.6)
+    ours = incrax.incremental(by_rows(ROWS), tuning=EAGER)
+    b = np.arange(1.0, 7.0)
+    ours(0.3, b)
+    for number in (0, 1, 2, 3, 4, 5) * 3:
+        b = b.copy()
+        b[number] += 0.5
+        same(ours(0.3, b), jax.jit(by_rows(ROWS))(0.3, b), factor=2**12)
+    constants = ours._traces.latest.engine.chooser.compiler.compiler.constants
+    made = sum(x.nbytes for x in constants.values() if np.shape(x) == (20_000,))
+    assert 0 < made <= 0.6 * ROWS.nbytes
+
+
+def test_keys_are_no_numbers():
+    keys = jax.random.split(jax.random.key(3), 6)
+    drawn = lambda a, b: sum(
+        jnp.sum(jax.random.normal(keys[k], (20_000,)) * b[k] + a) for k in range(6)
+    )
+    served(drawn)
+
+
 def test_a_row_that_is_a_result_is_one():
     function = lambda a, b: (jnp.asarray(ROWS)[2], jnp.sum(jnp.asarray(ROWS)[2] * a) + b[0])
     ours, _ = served(function)

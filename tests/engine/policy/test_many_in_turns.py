@@ -219,17 +219,20 @@ def test_what_contains_another_kind_is_no_kind_of_its_own():
     assert max(kinds.values()) == pytest.approx(1.0 / NUM_STEPS)
 
 
-def test_no_plan_is_made_where_none_would_pay():
-    ours = called(tuning=UNTIMED)
+@pytest.mark.parametrize(("compile_s", "is_made"), [(0.0, False), (1e9, True)])
+def test_no_plan_is_made_where_none_would_pay(monkeypatch, compile_s, is_made):
+    """But for who lets it compile."""
+    ours = called(tuning=incrax.Tuning(timed=False, compile_s=compile_s))
     own = engine_of(ours).planner
+    monkeypatch.setattr(own.credit, "allows_planning", lambda *_, **__: True)
+    monkeypatch.setattr(own.credit, "allows", lambda *_, **__: True)
     own.may_plan_each = False
     u = START
     for step in range(3 * NUM_STEPS):
         u = moved(u, 5 * step % NUM_STEPS)
         same(ours(u, 0.2), JITTED(u, 0.2), factor=2**12)
     assert own.are_in_turns
-    assert own.num_programs == 0
-    assert not engine_of(ours).segments.wanted
+    assert bool(own.num_programs) is bool(engine_of(ours).segments.wanted) is is_made
 
 
 # --- calls ----------------------------------------------------------------------------------------

@@ -59,6 +59,12 @@ time).
 """
 
 
+MAX_FOLDED = 2
+"""Times the bytes of all constants that what programs make of them may have: each row is cut and squeezed. Of
+windows that overlap there may be any number.
+"""
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """What plans that differ only in what they read have in common: the function, and how it treats
@@ -151,6 +157,7 @@ class Compiler:
         self.placement = on_all_devices(
             [*self.placed.values(), *self._placed_constants(self._given)]
         )
+        self._num_folded_bytes = 0  # of constants that were made of others
         # Whether saved values are written to recycled buffers.
         self.recycles = recycles and self.placement is None
         self._leaf_numbers = {var: i for i, var in enumerate(facts.invars)}
@@ -230,16 +237,22 @@ class Compiler:
         returned = {x for x in (*outputs, *plan.saves, plan.guard) if isinstance(x, Var)}
         folded: dict[Var, np.ndarray] = {}
         kept: list[Equation] = []
+        num_bytes = self._num_folded_bytes
         for eqn in plan.eqns:
             value = None if returned.intersection(eqn.outvars) else self._folded(eqn, folded)
             if value is None:
                 kept.append(eqn)
-            else:
-                folded[eqn.outvars[0]] = value
+                continue
+            (var,) = eqn.outvars
+            folded[var] = value
+            num_bytes += value.nbytes * (var not in self.constants)
+            if num_bytes > MAX_FOLDED * self.facts.constant_bytes:
+                return plan.eqns
         read = all_read(kept, []) if folded else ()
         for var, value in folded.items():
             if var in read and var not in self.constants:
                 self.constants[var] = jax.device_put(np.ascontiguousarray(value))
+                self._num_folded_bytes += value.nbytes
         return kept
 
     def _folded(self, eqn: Equation, folded: Mapping[Var, np.ndarray]) -> np.ndarray | None:
@@ -248,7 +261,8 @@ class Compiler:
         """
         (written, *others) = eqn.outvars
         given = [x for x in eqn.invars if isinstance(x, Var)]
-        if others or not given or entry_of(eqn).constant is None:
+        is_numeric = all(isinstance(x.aval.dtype, np.dtype) for x in (*given, *eqn.outvars))
+        if others or not given or not is_numeric or entry_of(eqn).constant is None:
             return None
         if _jax.aval_bytes(written.aval) > max(_jax.aval_bytes(x.aval) for x in given):
             return None

@@ -346,7 +346,8 @@ class Planner(Learner):
                 self._weigh_segments()
             may_divide = is_small or self.expectations.is_divided
             self.divides = may_divide and self.are_in_turns
-            if self.are_in_turns and not self.divides and not self.may_plan_each:
+            is_put_off = not (self.divides or self.may_plan_each or credit.compile_s)
+            if self.are_in_turns and is_put_off:
                 return False
         price_s = self.costs.plan_price_s(entry, divides=self.divides)
         if entry.promise_s < math.inf:
@@ -371,9 +372,8 @@ class Planner(Learner):
         if 2 * len(asked.families) <= len(kinds):
             self.may_plan_each = True
             return
-        left_s = num_calls * (
-            whole_s - self.race.ledger.look_s
-        )  # looks take so much of it either way
+        # A look is a part of each call, either way.
+        left_s = num_calls * (whole_s - self.race.ledger.look_s)
         alone_s = CROWDED * asked.alone_s()
         self.may_plan_each = alone_s < left_s
         self.expectations.is_divided = asked.divided_s() < min(alone_s, left_s)
