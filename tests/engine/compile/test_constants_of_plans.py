@@ -8,6 +8,7 @@ import numpy as np
 from helpers import EAGER, same
 
 import incrax
+from incrax.engine.compile.executables import _folded
 
 ROWS = np.random.default_rng(1).normal(size=(6, 20_000))
 TINY = np.full((6, 20_000), 1e-310)
@@ -79,7 +80,7 @@ def test_what_is_larger_than_what_it_is_made_of_stays_in_the_program():
     engine = ours._traces.latest.engine
     folded = {}
     for eqn in engine.facts.eqns:
-        value = engine.chooser.compiler.compiler._folded(eqn, folded)
+        value = _folded(eqn, {**engine.chooser.compiler.compiler.constants, **folded})
         if value is not None:
             folded[eqn.outvars[0]] = value
     assert {value.shape for value in folded.values()} == {(1, 20_000), (20_000,)}
@@ -94,7 +95,7 @@ def test_windows_that_overlap_stay_in_the_program():
     )
     _, plans = served(lagged)
     assert plans
-    assert all(np.size(x) in (20_000, 1) or np.ndim(x) == 1 for p in plans for x in p.constants)
+    assert any(np.shape(x) == (20_000,) for plan in plans for x in plan.constants)
     assert not any(np.shape(x) == (19_900,) for plan in plans for x in plan.constants)
 
 

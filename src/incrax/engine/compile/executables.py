@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Literal, Var
+from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
 from incrax._program import (
     STATEFUL,
@@ -49,9 +49,8 @@ from incrax.engine.inputs.placement import Placed, on_all_devices, placed_array,
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form
 from incrax.engine.plan.plan import Plan
-from incrax.engine.program.constants import is_at_hand, numpy_value
+from incrax.engine.program.constants import is_at_hand, numpy_value, value_of
 from incrax.engine.program.simplify import needed_equations
-from incrax.primitives.table import entry_of
 
 EMBED_BYTES = 64
 """Bytes up to which a constant is written into the program; larger ones are arguments (compile
@@ -236,15 +235,16 @@ class Compiler:
             return plan.eqns
         returned = {x for x in (*outputs, *plan.saves, plan.guard) if isinstance(x, Var)}
         folded: dict[Var, np.ndarray] = {}
+        known = {var: x for var, x in self.constants.items() if is_at_hand(x)}
         kept: list[Equation] = []
         num_bytes = self._num_folded_bytes
         for eqn in plan.eqns:
-            value = None if returned.intersection(eqn.outvars) else self._folded(eqn, folded)
+            value = None if returned.intersection(eqn.outvars) else _folded(eqn, known)
             if value is None:
                 kept.append(eqn)
                 continue
             (var,) = eqn.outvars
-            folded[var] = value
+            known[var] = folded[var] = value
             num_bytes += value.nbytes * (var not in self.constants)
             if num_bytes > MAX_FOLDED * self.facts.constant_bytes:
                 return plan.eqns
@@ -254,31 +254,6 @@ class Compiler:
                 self.constants[var] = jax.device_put(np.ascontiguousarray(value))
                 self._num_folded_bytes += value.nbytes
         return kept
-
-    def _folded(self, eqn: Equation, folded: Mapping[Var, np.ndarray]) -> np.ndarray | None:
-        """What an equation makes of constants; None where NumPy does not give it bit by bit, or of more
-        bytes than what it reads.
-        """
-        (written, *others) = eqn.outvars
-        given = [x for x in eqn.invars if isinstance(x, Var)]
-        is_numeric = all(isinstance(x.aval.dtype, np.dtype) for x in (*given, *eqn.outvars))
-        if others or not given or not is_numeric or entry_of(eqn).constant is None:
-            return None
-        if _jax.aval_bytes(written.aval) > max(_jax.aval_bytes(x.aval) for x in given):
-            return None
-        known = self.constants
-        if not all(x in folded or (x in known and is_at_hand(known[x])) for x in given):
-            return None
-        if written in known:
-            return np.asarray(known[written])
-        values = [
-            np.asarray(x.val, x.aval.dtype)
-            if isinstance(x, Literal)
-            else np.asarray(folded[x] if x in folded else known[x])
-            for x in eqn.invars
-        ]
-        value = numpy_value(eqn, values)
-        return None if value is None else value.reshape(written.aval.shape)
 
     def _kind_of(self) -> Callable[[Var], Hashable]:
         """What tells arguments apart: what they are, and their types; of constants that are written
@@ -462,6 +437,23 @@ def _as_own(x: Any, others: Values) -> Any:
     """A value to save; a copy where it would share the buffer of an argument or an output."""
     is_shared = any(x is other for other in others) and not _jax.is_key_dtype(x.dtype)
     return jnp.array(x, copy=True) if is_shared else x
+
+
+def _folded(eqn: Equation, known: Env) -> np.ndarray | None:
+    """What an equation makes of known values; None where NumPy does not give it bit by bit, or of more
+    bytes than what it reads.
+    """
+    (written, *others) = eqn.outvars
+    if written in known:
+        return np.asarray(known[written])
+    given = [x for x in eqn.invars if isinstance(x, Var)]
+    if others or not all(x in known for x in given):
+        return None
+    if _jax.aval_bytes(written.aval) > max([_jax.aval_bytes(x.aval) for x in given], default=0):
+        return None
+    values = [value_of(x, known) for x in eqn.invars]
+    value = None if any([x is None for x in values]) else numpy_value(eqn, values)
+    return None if value is None else value.reshape(written.aval.shape)
 
 
 def _is_passed(const: Any) -> bool:

@@ -148,15 +148,14 @@ class Accounts:
         # Before anything is saved, all have lost for want of the same: what each loads comes then. What
         # a program took in an earlier process pays for those that were made there.
         clean_calls = self.known_calls if entry.known_price_s else self.clean_calls
-        return max(own, int(clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
+        return max(own, _as_calls_of(entry, clean_calls))
 
     def num_expected(self, entry: Entry) -> int:
         """Calls that an earlier process knew, counted as those so far."""
         own = max(entry.num_expected, self.of(entry).num_expected)
         if not own or not self._is_first(entry):
             return own
-        clean_calls = self.expectations.clean_calls
-        return max(own, int(clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
+        return max(own, _as_calls_of(entry, self.expectations.clean_calls))
 
     def num_kinds_with(self, entry: Entry) -> int:
         """Kinds of change whose calls count as those of an entry (`calls`): each needs a plan, but those
@@ -219,6 +218,11 @@ class Accounts:
         """
         account = self.of(entry)
         return min(account.num_blamed / max(account.num_calls, 1), 1.0)
+
+
+def _as_calls_of(entry: Entry, clean_calls: float) -> int:
+    """Calls of a kind that leave as much of the work clean as these, each times its share, together."""
+    return int(clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE))
 
 
 def effective_number(shares: Sequence[float], squares: float = 0.0) -> float:
