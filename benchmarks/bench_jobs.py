@@ -4,8 +4,9 @@ Each form runs each job in fresh processes, by turns: from the first call to the
 imports and data. `incrax` knows nothing of the job; `incrax again` finds what that process learned,
 and programs that it kept (`INCRAX_REMEMBER=programs`); `jax.jit again` finds its own programs, too.
 `eager` compiles whatever it sees, at once: the faster of it and `jax.jit` is the best decision in
-hindsight, which shows how much of a target compiling leaves within reach. Seconds of processors stand
-beside the wall clock's: they say what is lost where other work makes both of these noise.
+hindsight, which shows how much of a target compiling leaves within reach; `calls given` knows by
+`calls=` how many calls will come, as hindsight does. Seconds of processors stand beside the wall
+clock's: they say what is lost where other work makes both of these noise.
 Targets: no job is slower than 0.98 of jax.jit's speed; jobs that can gain have their own; none takes
 more than 1.1 times the best in hindsight.
 """
@@ -36,6 +37,7 @@ LIMIT_S = 300
 AGAIN = "incrax again"
 JIT_AGAIN = "jax.jit again"
 EAGER = "eager"
+GIVEN = "calls given"
 
 MAX_OVER_HINDSIGHT = 1.1
 """Of the faster of `jax.jit` and `eager`: what a job is to take at most."""
@@ -59,6 +61,7 @@ def run(name: str, form: str) -> dict[str, Any]:
     """
     make, size = JOBS[name]
     job = make(size)
+    num_calls = sum(1 for _ in job.calls()) if form == GIVEN else None
     jax.block_until_ready(jax.numpy.zeros(3) + 1)  # the runtime is up
     seconds = []
     total = 0.0
@@ -67,6 +70,7 @@ def run(name: str, form: str) -> dict[str, Any]:
     made = {
         JIT: lambda: jax.jit(job.function),
         OURS: lambda: incrax.incremental(job.function),
+        GIVEN: lambda: incrax.incremental(job.function, calls=num_calls),
         EAGER: lambda: incrax.incremental(job.function, tuning=ON_TRUST),
     }
     f = made[form]()
@@ -113,7 +117,7 @@ def lines(options: Options) -> Iterator[Line]:
 
 
 def _line(name: str, rounds: int) -> Line:
-    forms = (JIT, JIT_AGAIN, OURS, AGAIN, EAGER)
+    forms = (JIT, JIT_AGAIN, OURS, AGAIN, GIVEN, EAGER)
     found: dict[str, list[dict[str, Any]]] = {form: [] for form in forms}
     pairs = [(JIT, JIT_AGAIN), (OURS, AGAIN)]
     number = 0
@@ -122,12 +126,12 @@ def _line(name: str, rounds: int) -> Line:
             with tempfile.TemporaryDirectory() as folder:
                 found[first].append(in_process(name, first, folder))
                 found[again].append(in_process(name, first, folder))
-        if number < rounds:
+        for form in (GIVEN, EAGER) if number < rounds else ():
             with tempfile.TemporaryDirectory() as folder:
-                found[EAGER].append(in_process(name, EAGER, folder))
+                found[form].append(in_process(name, form, folder))
         number += 1
     expected = found[JIT][0]["sum"]
-    for run in found[OURS] + found[AGAIN]:
+    for run in found[OURS] + found[AGAIN] + found[GIVEN]:
         error = abs(run["sum"] - expected) / max(abs(expected), 1e-300)
         if not error <= 1e-8:
             raise AssertionError(f"{name}: the results' sums differ by {error:.2g}")
@@ -138,7 +142,9 @@ def _line(name: str, rounds: int) -> Line:
     best = min((JIT, EAGER), key=lambda form: whole[form].median)
     targets = [Speed(JIT, job.least), harness.within(MAX_OVER_HINDSIGHT, best)]
     line = harness.timing_line(name, whole, targets)
+    line.checks += [target.check(whole, GIVEN) for target in targets]
     line.cells[f"{JIT} / {AGAIN}"] = f"{whole[JIT].median / whole[AGAIN].median:.2f}"
+    line.cells[f"{JIT} / {GIVEN}"] = f"{whole[JIT].median / whole[GIVEN].median:.2f}"
     line.cells[f"{JIT_AGAIN} / {AGAIN}"] = f"{whole[JIT_AGAIN].median / whole[AGAIN].median:.2f}"
     for plain, ours in ((JIT, OURS), (JIT_AGAIN, AGAIN)):
         ratio = timing(plain, "cpu").median / timing(ours, "cpu").median
@@ -163,7 +169,7 @@ def _rounds(rounds: int, runs: list[dict[str, Any]]) -> int:
 
 def _extend(parser: Any) -> None:
     parser.add_argument("--job", choices=JOBS, help="run one job here, once, and print its seconds")
-    parser.add_argument("--form", choices=(JIT, OURS, EAGER), default=OURS)
+    parser.add_argument("--form", choices=(JIT, OURS, GIVEN, EAGER), default=OURS)
 
 
 def main() -> None:

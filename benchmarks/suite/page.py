@@ -31,7 +31,8 @@ CURVES = {
 """Tables of the curves, with the titles of their panels and the units of their sizes."""
 INPUTS_EACH = {"Call time against inputs": 3}
 GAIN = f"{JIT} / {OURS}"
-AGAIN = f"incrax again / {OURS}"
+AGAIN = "incrax again"
+GIVEN = "calls given"
 CREATOR = re.compile(r"matplotlib [\d.]+\S*(?=<)")
 
 ROWS = (
@@ -89,7 +90,8 @@ INTRO = f"""\
 
 A *job* is timed from its first call to its last result, in a fresh process, with
 compiling and everything that incrax learns on the way; a *call* is one of many, when all of that is over. Above 1
-incrax is faster than `jax.jit`, below 1 slower. Only ratios carry over to another machine. [Every line that was
+incrax is faster than `jax.jit`, below 1 slower. *With `calls=`* it was told how many calls would
+come; in the *next process* it knows. Only ratios carry over to another machine. [Every line that was
 measured](targets.md), with its target, machine and date, has a page of its own.
 [When not to use it](when_not.md) has more of the rows below 1.
 """
@@ -201,10 +203,10 @@ def _plot(files: dict[str, str], name: str, drawn: str, told: str) -> str:
 
 def _rows(chosen: Mapping[str, Result], others: Mapping[str, Mapping[str, Result]]) -> str:
     """The table: whole jobs, then calls, with what the next process takes where it was measured,
-    and with the gains under other versions of JAX.
+    and one that is told the number of calls, and with the gains under other versions of JAX.
     """
-    rows = [["", "`jax.jit`", "incrax", "times faster", "times faster, next process"]]
-    rows[0] += [f"times faster, JAX {version}" for version in others]
+    rows = [["", "`jax.jit`", "incrax", "times faster", "with `calls=`", "next process"]]
+    rows[0] += [f"JAX {version}" for version in others]
     for number, (name, case, words) in enumerate(ROWS):
         line = _line(chosen, name, case)
         if line is None:
@@ -212,7 +214,7 @@ def _rows(chosen: Mapping[str, Result], others: Mapping[str, Mapping[str, Result
         kind = "job: " if number < NUM_JOBS else "call: "
         seconds = [_duration(line.timings[form].median) for form in (JIT, OURS)]
         elsewhere = [_line(results, name, case) for results in others.values()]
-        ratios = [line.ratios[GAIN], _next_process(line)]
+        ratios = [line.ratios[GAIN], _gain_of(line, GIVEN), _gain_of(line, AGAIN)]
         ratios += [None if each is None else each.ratios[GAIN] for each in elsewhere]
         rows.append(
             [kind + words, *seconds, *("" if ratio is None else _bold(ratio) for ratio in ratios)]
@@ -226,9 +228,10 @@ def _line(chosen: Mapping[str, Result], name: str, case: str) -> Line | None:
     return next((line for _, line in found if line.case == case and GAIN in line.ratios), None)
 
 
-def _next_process(line: Line) -> float | None:
-    """The gain of a job in a process that finds what an earlier one learned."""
-    return line.ratios[GAIN] / line.ratios[AGAIN] if AGAIN in line.ratios else None
+def _gain_of(line: Line, form: str) -> float | None:
+    """The gain of a job by another form of ours, where that was measured."""
+    ratio = line.ratios.get(f"{form} / {OURS}")
+    return None if ratio is None else line.ratios[GAIN] / ratio
 
 
 def _bold(ratio: float) -> str:
@@ -246,7 +249,7 @@ def _jobs(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
         return ""
     bars = []
     for _, line in jobs.lines:
-        again = _next_process(line)
+        again = _gain_of(line, AGAIN)
         bars.append(_against_one(line.case, line.ratios[GAIN]))
         if again is not None:
             bars.append(_against_one(f"{line.case}, next process", again))

@@ -143,11 +143,11 @@ class Incremental(WrapsFunction, Generic[P, R]):
             for _ in bypass.ledger.turns:  # one turn, if there is one: a countdown in C
                 try:
                     result = bypass.jitted(*args, **kwargs)
-                except bypass.final_errors:
-                    self._stats.aborted += 1
-                    raise
-                except Exception:  # noqa: BLE001  the long way has the right words for it
-                    bypass.ledger.take_back()
+                except BaseException as error:
+                    if not isinstance(error, Exception) or isinstance(error, bypass.final_errors):
+                        self._stats.aborted += 1
+                        raise
+                    bypass.ledger.take_back()  # the long way has the right words for it
                     break
                 bypass.last = (args, kwargs, result, None) if bypass.holds_results else NO_CALL
                 return result

@@ -177,6 +177,54 @@ def test_arguments_are_held_with_a_result_alone():
     assert held() is None
 
 
+@pytest.mark.parametrize("clears", [True, False])
+def test_what_was_answered_once_is_held_no_longer_than_another_call(clears):
+    ours = bypassing(lambda a, x: a * jnp.sum(x), 2.0, jnp.ones(3))
+    a, x = 3.0, jnp.arange(3.0)
+    held = weakref.ref(x)
+    last = ours(a, x)
+    assert ours(a, x) is last
+    assert ours._traces.latest.bypass.was_held
+    if clears:
+        ours.clear()
+    else:
+        ours(4.0, jnp.zeros(3))
+    del x, last
+    gc.collect()
+    assert held() is None
+    assert not ours._traces.latest.bypass.was_held
+
+
+def test_what_was_deleted_since_it_was_answered_is_no_answer():
+    """The report then says nothing of the call before."""
+    ours = bypassing(lambda a, x: a * x, 2.0, jnp.ones(3))
+    a, x = 3.0, jnp.arange(3.0)
+    assert ours(a, x) is ours(a, x)
+    bypass = ours._traces.latest.bypass
+    ours(a, x).delete()
+    same(ours(a, x), 3.0 * x)
+    assert not bypass.was_held
+
+
+class Interrupted:
+    """A function during which the user gives up."""
+
+    def __call__(self, *_, **__):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_in_a_call_that_nobody_looks_at_is_counted(monkeypatch):
+    ours = bypassing(lambda a: jnp.sin(a), 1.0)
+    ours(2.0)
+    calls = ours.stats.calls
+    with monkeypatch.context() as patch:
+        patch.setattr(ours._bypass, "jitted", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            ours(3.0)
+    same(ours(4.0), jnp.sin(4.0))
+    assert (ours.stats.calls, ours.stats.aborted) == (calls + 2, 1)
+
+
 def test_calls_are_counted():
     ours = bypassing(model, 1.0, 2.0, V, X)
     before = ours.stats.as_dict()

@@ -208,6 +208,23 @@ def test_the_same_objects_have_the_last_result_without_an_analysis(idle, analyse
     assert ours.stats.calls == 10
 
 
+def test_an_interrupt_in_one_of_them_counts_once(idle, monkeypatch):
+    ours = incrax.incremental(model)
+    check(ours, 1.0, 0.5, X)
+    check(ours, 2.0, 0.5, X)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    ours._bypass = None  # as after a call of other types
+    with monkeypatch.context() as patch:
+        patch.setattr(ours._traces.latest, "_run_first", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ours(3.0, 0.5, X)
+    check(ours, 4.0, 0.5, X)
+    assert (ours.stats.calls, ours.stats.aborted) == (4, 1)
+
+
 def test_types_in_turns_need_no_look_each(idle, analysed):
     ours = incrax.incremental(model)
     for a in (1.0, 1, 2.0, 2, 3.0, 3):

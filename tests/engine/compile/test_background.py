@@ -154,6 +154,22 @@ def test_a_program_for_rows_is_compiled_there_too(worker, compiled_in, monkeypat
     assert served_by(f) == "slices"
 
 
+def test_a_call_of_rows_counts_once_while_their_program_is_compiled(worker, monkeypatch):
+    monkeypatch.setattr("incrax.engine.policy.ledger.LOOK_SHARE", 1e9)  # each call is looked at
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(500, 1_000)))
+    f = incrax.incremental(
+        lambda theta: jnp.sum(jnp.exp(jnp.sin(theta)[:, None] * y * jnp.cos(y))),
+        tuning=replace(BEHIND, hot_after=1),
+    )
+    theta = np.ones(500)
+    for number in range(40):
+        theta = theta.copy()
+        theta[number] += 0.1
+        f(theta)
+    assert worker.jobs
+    assert f._traces.latest.engine.chooser.accounts.num_calls == f.stats.calls
+
+
 @pytest.mark.parametrize("call", [change_scale, in_single_precision])
 def test_what_the_thread_compiled_is_what_the_call_runs(call, worker, compiled_in):
     f = incrax.incremental(model, tuning=BEHIND)

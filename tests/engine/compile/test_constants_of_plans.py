@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers import EAGER, same
 
 import incrax
@@ -126,3 +127,18 @@ def test_a_row_that_is_a_result_is_one():
     function = lambda a, b: (jnp.asarray(ROWS)[2], jnp.sum(jnp.asarray(ROWS)[2] * a) + b[0])
     ours, _ = served(function)
     same(ours(9.0, np.ones(6)), jax.jit(function)(9.0, np.ones(6)), factor=2**12)
+
+
+@pytest.mark.parametrize("width", [4, 20])
+def test_rows_of_any_size_leave_programs_shared(width):
+    """A small one that the function closes over is written into its program; a row is not."""
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(500, width)))
+    x = jnp.linspace(0.1, 1.0, 2_000)
+    model = lambda p: sum(jnp.sum(jnp.exp(p[k] * x[:, None] * table[k])) for k in range(8))
+    ours = incrax.incremental(model)
+    p = [1.0 + 0.1 * k for k in range(8)]
+    ours(p)
+    ours.warm_up(p, changing=[f"p[{k}]" for k in range(8)])
+    plans = plans_of(ours)
+    assert len(plans) > 2
+    assert len({id(plan.family) for plan in plans}) <= 2

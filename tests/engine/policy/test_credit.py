@@ -22,6 +22,8 @@ from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import (
     COMPILE_SHARE,
     DOUBT,
+    FORESEEN_FACTOR,
+    KNOWN_FACTOR,
     LASTING,
     Offer,
 )
@@ -302,7 +304,7 @@ def test_kin_of_what_has_a_program_is_worth_its_own_calls():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, other = of_family(credit, 20, 20)
     credit.note_learning(entry, 10.0)
-    is_paid = lambda price_s: credit.is_worth(other, Offer(2e-3, 1e-3, price_s, math.inf))
+    is_paid = lambda price_s: credit.is_worth(other, Offer(2e-3, 1e-3, price_s, math.inf, math.inf))
     assert not is_paid(0.019)
     credit.note_program(entry, is_new=True)
     assert is_paid(0.019)
@@ -317,8 +319,8 @@ def test_all_of_a_family_earn_for_each():
         credit.accounts.families.clear()
         entry, _ = of_family(credit, *counts)
         credit.accounts.clean_calls = 0.0
-        assert credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, math.inf)) is is_paid
-        assert not credit.is_worth(Entry(1, count=501), Offer(2e-3, 1e-3, 1.0, math.inf))
+        assert credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, math.inf, math.inf)) is is_paid
+        assert not credit.is_worth(Entry(1, count=501), Offer(2e-3, 1e-3, 1.0, math.inf, math.inf))
 
 
 def test_calls_expected_of_a_family_count_together():
@@ -326,18 +328,49 @@ def test_calls_expected_of_a_family_count_together():
     entries = [Entry(1 << k, family=7, num_expected=500) for k in range(3)]
     for entry in entries:
         credit.accounts.note_kind(entry)
-    assert credit.is_worth(entries[0], Offer(2e-3, 1e-3, math.inf, 1.0))
-    assert not credit.is_worth(Entry(1, num_expected=500), Offer(2e-3, 1e-3, math.inf, 1.0))
+    assert credit.is_worth(entries[0], Offer(2e-3, 1e-3, math.inf, 1.0, 1.0))
+    assert not credit.is_worth(Entry(1, num_expected=500), Offer(2e-3, 1e-3, math.inf, 1.0, 1.0))
 
 
 def test_calls_to_come_take_what_they_took_before():
     """A busy machine made the first runs of this process twice as long."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry = Entry(1, num_expected=1001)
-    offer = Offer(2e-3, 1e-3, math.inf, 1.0)
+    offer = Offer(2e-3, 1e-3, math.inf, 1.0, 1.0)
     for known_s, is_worth in ((None, True), (3e-3, True), (1.9e-3, False)):
         credit.accounts.expectations.whole_s = known_s
         assert credit.is_worth(entry, offer) is is_worth
+
+
+def test_calls_that_are_known_need_repay_less_of_a_program_for_rows():
+    """As many as came are only guessed to come again."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.ledger.calls = 100
+    expectations = credit.accounts.expectations
+    offer = Offer(2e-3, 1e-3, math.inf, 0.2, 0.1)
+    is_worth = lambda **of: credit.is_worth(Entry(1, count=150, **of), offer)
+    assert not is_worth()
+    assert is_worth(num_expected=301)  # a user said so
+    expectations.num_calls = 1000
+    assert is_worth(num_expected=300)  # an earlier process knew
+    assert not credit.is_worth(Entry(1, count=250, num_expected=300), offer)
+
+
+def test_a_price_of_rows_has_what_they_load():
+    """So that it need not be repaid twice, as that of a plan, where calls to come are known."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    for fixed_s, factor in ((0.0, FORESEEN_FACTOR), (1e-9, KNOWN_FACTOR)):
+        entry = Entry(1, count=1, promise_s=1e-3, fixed_s=fixed_s)
+        for num, pays in ((1000 * factor, False), (1000 * factor + 2, True)):
+            entry.num_expected = int(num)
+            assert credit.allows(entry, 2e-3, 1.0, on_trust=True) is pays
+
+
+def test_what_would_pay_is_noted_for_a_process_that_knows_the_calls():
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry = Entry(1, count=1)
+    assert not credit.is_worth(entry, Offer(2e-3, 1e-3, math.inf, 2.0, 0.5))
+    assert entry.num_paying == pytest.approx(500)
 
 
 def test_a_price_is_what_it_took_in_an_earlier_process():
@@ -357,7 +390,7 @@ def test_a_job_like_the_last_one_is_not_taken_to_go_on():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     expectations = credit.accounts.expectations
     expectations.whole_s = 2e-3
-    offer = Offer(2e-3, 1e-3, 0.5, 0.45)
+    offer = Offer(2e-3, 1e-3, 0.5, 0.45, 0.45)
 
     def is_paid(count, num_before, num_expected=600, num_calls=1000):
         credit.ledger.calls = num_before
@@ -376,8 +409,8 @@ def test_what_a_family_has_spent_is_spent():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, other = of_family(credit, 600, 401)
     credit.note_plan(other, 0.5, 1.0)
-    assert credit.is_worth(entry, Offer(2e-3, 1e-3, 0.5, math.inf))
-    assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 0.6, math.inf))
+    assert credit.is_worth(entry, Offer(2e-3, 1e-3, 0.5, math.inf, math.inf))
+    assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 0.6, math.inf, math.inf))
     credit.note_program(other, is_new=True)
     assert credit.accounts.of(entry).spent_s == pytest.approx(0.5 + credit.costs.program_s)
 
@@ -428,7 +461,7 @@ def test_a_family_that_is_rare_is_not_the_one_to_begin_with():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.accounts.families.clear()
     often, _, seldom = families(credit, 500, 500, 20)
-    pays = lambda entry: credit.is_worth(entry, Offer(2e-3, 1e-3, 0.9, math.inf))
+    pays = lambda entry: credit.is_worth(entry, Offer(2e-3, 1e-3, 0.9, math.inf, math.inf))
     assert pays(often)
     assert not pays(seldom)
 
@@ -437,7 +470,7 @@ def test_what_is_promised_counts_as_often_as_it_came_true():
     """Of a gain of 1 ms, 0.5 ms: others left stale in half of the calls what is loaded."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry = Entry(1, count=1000)
-    is_paid = lambda price_s: credit.is_worth(entry, Offer(2e-3, 1e-3, price_s, math.inf))
+    is_paid = lambda price_s: credit.is_worth(entry, Offer(2e-3, 1e-3, price_s, math.inf, math.inf))
     assert credit.accounts.hit_rate == 1.0
     assert is_paid(0.9)
     credit.accounts.note_uses(entry, 100 - NUM_GRANTED)
@@ -454,7 +487,7 @@ def test_what_left_stale_what_others_load_is_not_counted_less_for_that():
     credit.accounts.has_learned = True
     credit.accounts.note_uses(served, 100 - NUM_GRANTED)
     credit.accounts.note_missed(served, 50.0, to_blame)
-    pays = lambda entry: credit.is_worth(entry, Offer(2e-3, 1e-3, 0.9, math.inf))
+    pays = lambda entry: credit.is_worth(entry, Offer(2e-3, 1e-3, 0.9, math.inf, math.inf))
     assert pays(to_blame)
     assert not pays(served)
 
@@ -561,7 +594,7 @@ def test_a_gain_that_no_doubt_can_spoil_is_relied_on_sooner():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     count = math.ceil(1000 / LASTING)
     is_paid = lambda count, promise_s: credit.is_worth(
-        Entry(1, count=count), Offer(1e-3, promise_s, 1.0, math.inf)
+        Entry(1, count=count), Offer(1e-3, promise_s, 1.0, math.inf, math.inf)
     )
     assert is_paid(count, 0.0)
     assert not is_paid(count - 1, 0.0)
@@ -575,7 +608,7 @@ def test_what_is_known_of_a_promise_is_doubted_less():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     count = math.ceil(1.0 / (LASTING * 8.55e-3))
     is_paid = lambda count, fixed_s: credit.is_worth(
-        Entry(1, count=count, fixed_s=fixed_s), Offer(1e-2, 6e-4, 1.0, math.inf)
+        Entry(1, count=count, fixed_s=fixed_s), Offer(1e-2, 6e-4, 1.0, math.inf, math.inf)
     )
     assert is_paid(count, 5e-4)
     assert not is_paid(count - 1, 5e-4)
@@ -586,7 +619,7 @@ def test_rows_that_may_take_as_long_must_pay_twice():
     """1 ms for 2 ms, of which 0.5 are known: 2.25 ms at most."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     is_paid = lambda count: credit.is_worth(
-        Entry(1, count=count, fixed_s=5e-4), Offer(2e-3, 1e-3, 1.0, math.inf)
+        Entry(1, count=count, fixed_s=5e-4), Offer(2e-3, 1e-3, 1.0, math.inf, math.inf)
     )
     assert is_paid(2001)
     assert not is_paid(1999)
@@ -598,7 +631,7 @@ def test_a_short_job_compiles_nothing(monkeypatch):
     monkeypatch.setattr(compile_budget, "SHORT_S", 0.3)
     monkeypatch.setattr(credit.clock, "is_running", True)
     entry = Entry(1, count=10**6)
-    is_paid = lambda price_s: credit.is_worth(entry, Offer(1e-3, 0.0, price_s, math.inf))
+    is_paid = lambda price_s: credit.is_worth(entry, Offer(1e-3, 0.0, price_s, math.inf, math.inf))
     monkeypatch.setattr(credit.clock, "spent_s", 0.27)
     assert not is_paid(1.0)
     assert entry.due_at - credit.ledger.num_calls == pytest.approx(30.0)
@@ -645,7 +678,7 @@ def test_what_was_refused_says_when_to_look_again(num_calls, num_before, due_in,
     credit = called(0.0)._traces.latest.engine.chooser.credit
     monkeypatch.setattr(credit.accounts, "num_calls", num_calls)
     entry = Entry(1, count=400, num_before=num_before)
-    assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, 2.0))
+    assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, 2.0, 2.0))
     assert entry.due_at - credit.ledger.num_calls == pytest.approx(due_in)
 
 
@@ -655,10 +688,52 @@ def test_a_family_is_asked_again_together():
     kinds = [Entry(dirty, count=1, family=7) for dirty in (1, 2)]
     for entry in kinds:
         credit.accounts.note_calls(entry, 100)
-        assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, 2.0))
+        assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, 2.0, 2.0))
     assert [entry.due_at for entry in kinds] == [math.inf] * 2
     due_in = credit.accounts.families[7].due_at - credit.ledger.num_calls
     assert due_in == pytest.approx((1000 - 200) * 202 / 200, rel=0.02)
+
+
+def test_what_is_prepared_is_no_call():
+    f = incrax.incremental(lambda a, b, x: a * jnp.sum(jnp.exp(-b * x)))
+    for a in (1.0, 2.0):
+        f(a, 1.5, X)
+    chooser = f._traces.latest.engine.chooser
+    num_calls, num_clean = chooser.accounts.num_calls, chooser.accounts.clean_calls
+    f.warm_up(2.0, 1.5, X, changing=["a", "b", "x"])
+    assert chooser.accounts.num_calls == num_calls
+    assert chooser.accounts.clean_calls == num_clean
+    assert {entry.count for entry in chooser.entries.values()} <= {1, chooser.hot_after}
+
+
+def test_calls_that_rows_serve_earn_no_plan():
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    accounts = credit.accounts
+    before = accounts.clean_calls, accounts.squares
+    num_calls = accounts.num_calls
+    accounts.note_calls(Entry(1, clean_share=0.9, was_compiled=True), 500)
+    assert (accounts.clean_calls, accounts.squares) == before
+    assert accounts.num_calls == num_calls + 500
+    assert accounts.known_calls == 0.0
+
+
+def test_families_are_forgotten_with_their_last_kind():
+    """Random subsets of the inputs are as many families."""
+    ours = called(0.0)._traces.latest.engine.chooser
+    for dirty in range(100, 150):
+        entry = Entry(dirty, family=dirty)
+        ours.entries[dirty] = entry
+        ours.accounts.note_kind(entry)
+        ours.accounts.note_calls(entry, 3)
+        if len(ours.entries) > 8:
+            ours._forget_one()
+    accounts = ours.accounts
+    assert len(accounts.families) <= 8
+    assert accounts.squares == sum(account.squares for account in accounts.families.values())
+    last = ours.entries[149]
+    accounts.of(last).num_programs = 1
+    accounts.forget_kind(last)
+    assert accounts.families[149].num_kinds == 0  # it has a program, whose price is paid
 
 
 def weighed(monkeypatch):
@@ -700,6 +775,15 @@ def test_a_bypass_ends_where_a_decision_is_due(due_in, expected, is_of_the_call,
     (entry if is_of_the_call else other).due_at = due_at
     chooser.note_call(entry, "whole", 1e-3, 1e-4)
     assert chooser.ledger.granted + 1 == (expected or MAX_BYPASSED)
+
+
+def test_a_decision_that_is_due_makes_no_bypass_longer(monkeypatch):
+    chooser, entry = weighed(monkeypatch)
+    for due_in in (-5, 1, 40):
+        entry.due_at = chooser.ledger.num_calls + due_in
+        chooser.ledger.grant(3)
+        chooser._begin_bypass("whole")
+        assert chooser.ledger.granted + 1 == 3
 
 
 def test_what_does_not_come_when_it_is_due_is_looked_out_for_once(monkeypatch):
@@ -795,7 +879,7 @@ def test_what_a_kind_makes_others_lose_is_a_gain_of_its_program():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     served, to_blame = families(credit, 1000, 1000)
     credit.accounts.has_learned = True
-    pays = lambda: credit.is_worth(to_blame, Offer(2e-3, 1e-3, 1.9, math.inf))
+    pays = lambda: credit.is_worth(to_blame, Offer(2e-3, 1e-3, 1.9, math.inf, math.inf))
     credit.accounts.note_uses(served, 100_000)
     assert not pays()
     credit.accounts.note_missed(served, 1000.0, to_blame)  # one for each of its calls

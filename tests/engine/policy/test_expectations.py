@@ -12,6 +12,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -117,6 +118,35 @@ def test_numbers_of_python_and_of_numpy_share_what_was_learned(first, second, nu
     assert chooser(ours).planner.num_programs == num_programs
 
 
+def test_like_functions_that_were_not_timed_tell_nothing():
+    """The last one of several says no more than those before."""
+    ours = experienced()
+    chooser(ours).expectations.is_divided = True
+    for _ in range(2):
+        ours(np.float64(1.0), 0.5, X)  # nothing changes
+    assert chooser(ours).whole.seconds is None
+    for b in (0.5, 0.6):
+        ours(1.0, np.float64(b), X)
+    found = chooser(ours).expectations
+    assert (found.whole_s, found.is_divided) == (10.0, True)
+    assert found.kinds
+
+
+def test_hints_are_those_of_functions_with_effects_too():
+    def shown(a, b):
+        jax.debug.callback(lambda _: None, b)
+        return jnp.sin(a) + jnp.sum(jnp.exp(b))
+
+    for fun in (shown, lambda a, b: jnp.sin(a) + jnp.sum(jnp.exp(b))):
+        ours = incrax.incremental(fun, calls=1000, changing=["a"])
+        for a in (1.0, 2.0, 3.0):
+            ours(a, X)
+        entries = chooser(ours).entries
+        (entry,) = (entry for entry in entries.values() if entry.count == 2)
+        assert entry.num_expected == 1000
+        assert not chooser(ours).expectations.moving() & chooser(ours).facts.layout.leaf_mask(1)
+
+
 def test_a_kind_that_is_hinted_and_known_is_one_kind(folder):
     """Two would come in turns."""
     learned(folder)
@@ -152,6 +182,9 @@ def test_few_of_many_programs_are_written(folder, monkeypatch):
         for a in (1.0, 2.0):
             kept[-1](a, 0.5, X[:size])
         chooser(kept[-1]).whole.seconds = 1.0
+    del kept[1:5]  # what is gone waits for the end of the process
+    gc.collect()
+    assert len(expectations._pending) == 3
     expectations.write()
     assert len(list(folder.iterdir())) == 3
     expectations.write()

@@ -18,6 +18,7 @@ from incrax.engine.policy.ledger import (
     MAX_BYPASSED,
     MAX_CREDIT,
     MAX_DEFERRED,
+    MAX_RISE,
     NEWEST,
     Ledger,
     calls_worth,
@@ -329,3 +330,21 @@ def test_more_is_granted_after_what_was_used():
     ledger.note_turn(1.0, 1.0)
     ledger.grant_more(4)
     assert (ledger.skipped, ledger.left, ledger.is_timing_due) == (3, 3, True)
+
+
+def test_one_slow_look_hardly_changes_what_looks_usually_take():
+    """Eight times as long, it had put off those of a kind that gains."""
+    ledger = Ledger()
+    run(ledger, 1)
+    ledger.begin_look(WHOLE_S)
+    ledger.note_call(WHOLE_S + 8 * LOOK_S, WHOLE_S, 8 * LOOK_S)
+    assert ledger.look_s == pytest.approx((1 + NEWEST * (MAX_RISE - 1)) * LOOK_S)
+    run(ledger, 1)
+    ledger.note_call(WHOLE_S, WHOLE_S, 0.5 * LOOK_S, num_calls=100)  # all that were alike count
+    assert ledger.look_s == pytest.approx(0.5 * LOOK_S, rel=1e-6)
+
+
+def test_the_first_looks_may_be_alike():
+    ledger = Ledger()
+    ledger.note_call(WHOLE_S, WHOLE_S, LOOK_S, num_calls=3)
+    assert ledger.look_s == LOOK_S

@@ -197,16 +197,16 @@ def test_kinds_that_are_alike_share_programs_as_it_is(function):
 
 def test_it_is_asked_again_when_many_more_calls_came():
     _, own = asked()
-    before = own._num_asked
+    before = own._asked_at
     assert before == 600
     for factor, is_asked in ((1.4, False), (1.6, True)):
         own.accounts.num_calls = int(factor * before)
         own._weigh_segments()
-        assert (own._num_asked == own.accounts.num_calls) is is_asked
+        assert (own._asked_at == own.accounts.num_calls) is is_asked
 
 
 def test_it_is_not_asked_before_all_calls_take_as_long_as_a_program():
-    assert asked(price_s=7.0)[1]._num_asked == 0
+    assert asked(price_s=7.0)[1]._asked_at == 0
 
 
 def test_what_contains_another_kind_is_no_kind_of_its_own():

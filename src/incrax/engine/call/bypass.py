@@ -36,7 +36,7 @@ NOT_HELD: Any = object()
 
 LastCall: TypeAlias = tuple[tuple[Any, ...], dict[str, Any], Any, "list[jax.Array] | None"]
 """Arguments by position and by keyword, the result or `NOT_HELD`, and what must not have been
-deleted for it to be returned once more: found when that is first asked.
+deleted for it to be returned once more: found when it is, first.
 """
 
 NO_CALL: LastCall = ((), {}, NOT_HELD, None)
@@ -81,12 +81,11 @@ class Bypass:
         failed = jax.errors.JaxRuntimeError, ValueError
         self.final_errors = failed if has_effects or calls_host else ()
         self.last: LastCall = NO_CALL
-        self._returned: LastCall | None = None  # what a call was answered by, at the latest
 
     @property
     def was_held(self) -> bool:
         """Whether the latest call was answered by the result of the one before."""
-        return self._returned is self.last
+        return self.last[3] is not None
 
     def wait(self) -> None:
         """Wait for the last call, if it bypassed: the next one is looked at, and timed."""
@@ -129,10 +128,10 @@ class Bypass:
             if result is NOT_HELD or not IMMUTABLE.issuperset(map(type, args)):
                 return NOT_HELD
             arrays = [x for x in (*args, *jax.tree.leaves(result)) if isinstance(x, jax.Array)]
-            self.last = last, kwargs, result, arrays
         if any(map(is_array_deleted, arrays)) or context_key() != self.config:
+            self.last = NO_CALL
             return NOT_HELD
-        self._returned = self.last
+        self.last = last, kwargs, result, arrays
         self.stats.calls += 1
         self.stats.unchanged += 1
         self.ledger.unchanged += 1

@@ -292,8 +292,8 @@ class Engine:
             missing = saved.missing(segments.route(entry.dirty).clean)
         if not missing or not self.chooser.is_timed:
             return candidate
-        dirty = None if saved.base is None else saved.base.culprit
-        to_blame = None if dirty is None else self.chooser.seen(dirty)
+        culprit = None if saved.base is None else saved.base.culprit
+        to_blame = None if culprit is None else self.chooser.seen(culprit)
         groups = segments.missing_groups(missing, lambda var: saved.find(var) is None)
         pays = self.chooser.decide_fill(entry, missing, groups, to_blame)
         if not pays:

@@ -139,7 +139,7 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     dirty |= engine.always
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     pairs = engine.baselines.ranked(engine.comparison.pairs(values))
-    entry = engine.chooser.entry(dirty)
+    entry = engine.chooser.entry(dirty, is_call=False)
     entry.count = max(entry.count, engine.chooser.hot_after)
     if not entry.is_decided:
         engine.planner.plan(entry, is_asked=True)
@@ -147,7 +147,7 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
     saved = engine.saved(pairs, dirty, values)
     for _ in range(MAX_TRIES):
-        entry = engine.chooser.entry(dirty)
+        entry = engine.chooser.entry(dirty, is_call=False)
         candidate = engine.choose(entry, saved)
         if candidate == "priming":  # what that saves would be lost with its results
             candidate = entry.candidate

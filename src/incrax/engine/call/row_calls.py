@@ -62,7 +62,8 @@ class RowCalls:
             value_at(chooser.facts, saved.feeds),
         )
         if entry is None or not slices.is_at_hand(entry, saved.feeds):
-            return None
+            return None  # the dirty set's record has the call counted
+        chooser.accounts.num_calls += chooser.ledger.weight
         assert entry.program is not None
         self.dirty = saved.dirty
         saved.taken = saved.for_rows(entry.program)

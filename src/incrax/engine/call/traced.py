@@ -216,9 +216,11 @@ class Traced:
         for _ in ledger.turns:
             try:
                 outputs = run(*leaves)
-            except Exception:  # noqa: BLE001  the engine has the right words for it
+            except BaseException as error:
                 ledger.take_back()
-                break
+                if not isinstance(error, Exception):
+                    raise
+                break  # the engine has the right words for it
             self.stats.calls -= 1  # it is counted as one that bypassed
             return outputs
         return None

@@ -267,22 +267,27 @@ class Compiler:
                 return "leaf", var.aval
             if var not in self.constants:
                 return "load", var.aval
-            value = self.constants[var]
-            if _is_passed(value):
+            if not self._is_embedded(var):
                 return "constant", var.aval, ""
-            return "constant", var.aval, _jax.bits_on_host(value).tobytes()
+            return "constant", var.aval, _jax.bits_on_host(self.constants[var]).tobytes()
 
         return kind_of
+
+    def _is_embedded(self, var: Var) -> bool:
+        """Whether a constant is written into programs: a small one that the function closes over. One
+        that was made of others, as a row of them, is not: what is for another row shares the program.
+        """
+        return var in self._given and not _is_passed(self._given[var])
 
     def _read(self, form: CanonicalPlan) -> _Arguments:
         """The arguments of a form by kind, each in order."""
         numbers = self._leaf_numbers
         constants = self.constants
-        passed = {var for var in form.arguments if var in constants and _is_passed(constants[var])}
+        embedded = {var for var in form.arguments if self._is_embedded(var)}
         return _Arguments(
             tuple(numbers[var] for var in form.arguments if var in numbers),
-            tuple(var for var in form.arguments if var in passed),
-            tuple(var for var in form.arguments if var in constants and var not in passed),
+            tuple(var for var in form.arguments if var in constants and var not in embedded),
+            tuple(var for var in form.arguments if var in embedded),
             tuple(v for v in form.arguments if v not in numbers and v not in constants),
         )
 

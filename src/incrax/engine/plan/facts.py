@@ -262,6 +262,11 @@ class Facts:
         return bool(self.effects) or any(mask & ALWAYS for mask in self.masks.values())
 
     @cached_property
+    def everything(self) -> int:
+        """The dirty set of a call in which all inputs changed."""
+        return self.layout.full | (ALWAYS if self.has_effects else 0)
+
+    @cached_property
     def calls_host(self) -> bool:
         """Whether some equation, or one inside it, calls the host, whose errors come when a result
         is waited for.

@@ -34,6 +34,7 @@ class Account:
     num_kinds: int = 0  # of change
     num_reached: int = 0  # equations that each makes run
     num_calls: int = 0
+    squares: int = 0  # of how many of these each look stood for
     num_expected: int = 0  # calls, by hints or from earlier processes
     num_programs: int = 0  # kinds that have a program
     num_new: int = 0  # of these, how many needed a new one
@@ -77,7 +78,7 @@ class Accounts:
         # in an earlier process.
         self.clean_calls = 0.0
         self.known_calls = 0.0
-        self.squares = 0  # of how many calls each look stood for
+        self.squares = 0  # those of all families
         self.num_asked = 0  # calls that saved values were to serve
         self.num_missed = 0.0  # of these, each times the share of its gain that did not come true
         self.has_learned = False
@@ -98,14 +99,28 @@ class Accounts:
         account.num_expected += entry.num_expected
         account.num_expected = max(account.num_expected, entry.num_kin_expected)
 
+    def forget_kind(self, entry: Entry) -> None:
+        """A kind is counted no more; nor is its family, where it was the last one and had no program."""
+        if entry.family is None:
+            return
+        account = self.of(entry)
+        account.num_kinds -= 1
+        if not account.num_kinds and not account.num_programs:
+            self.squares -= account.squares
+            del self.families[entry.family]
+
     def note_calls(self, entry: Entry, num_calls: int) -> None:
         """So many calls of a kind came."""
         self.num_calls += num_calls
+        entry.note_seen(num_calls, self.num_calls)
+        if entry.family is None:  # what serves rows leaves nothing of it to plans
+            return
         self.clean_calls += num_calls * entry.clean_share
         self.known_calls += num_calls * entry.clean_share * entry.was_compiled
-        entry.note_seen(num_calls, self.num_calls)
-        self.of(entry).num_calls += num_calls
-        self.squares += num_calls**2 * (entry.family is not None)
+        account = self.of(entry)
+        account.num_calls += num_calls
+        account.squares += num_calls**2
+        self.squares += num_calls**2
 
     def note_uses(self, entry: Entry, num_calls: int) -> None:
         """Saved values were to serve so many calls."""

@@ -112,8 +112,9 @@ class Race:
         seconds: dict[Candidate, float] = {"whole": self.timed_s}
         if serve:
             seconds["segments"] = self._segments_s(dirty)
-        if entry.program is not None:
-            seconds["plan"] = self._program_s(entry.program)
+        program = entry.program
+        if program is not None and program.plan is not None:
+            seconds["plan"] = program.plan.seconds if program.seconds is None else program.seconds
         entry.ticks = self.clock.ticks
         if len(seconds) > 1:
             entry.choose(seconds)
@@ -165,8 +166,3 @@ class Race:
         for program in (self.whole, *programs):
             if program is not None:
                 program.retime()
-
-    def _program_s(self, program: TimedProgram) -> float:
-        """Seconds of a dirty set's own program, estimated before it was timed."""
-        assert program.plan is not None
-        return program.plan.seconds if program.seconds is None else program.seconds

@@ -7,7 +7,6 @@ It must not know values.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -84,7 +83,7 @@ class Chooser:
             self.clock.behind = Background(is_on=is_wanted(tuning.background))
         pool = Pool(is_active=compiler.recycles)
         self.compiler = TimedCompiler(compiler, self.clock, pool, stats)
-        self.entries: OrderedDict[int, Entry] = OrderedDict()
+        self.entries: dict[int, Entry] = {}
         row_entries: dict[RowKind, Entry] = {}
         is_divided = is_exact and compiler.placement is None
         row_values = lasting_row_values(facts, budget_bytes) if is_divided else []
@@ -184,12 +183,12 @@ class Chooser:
 
     # --- entries ----------------------------------------------------------------------------------
 
-    def entry(self, dirty: int, *, may_wait: bool = False) -> Entry:
-        """The record of a dirty set that is used now, with its candidate chosen; if it may wait, it
-        is planned for only where it came back in earlier processes.
+    def entry(self, dirty: int, *, may_wait: bool = False, is_call: bool = True) -> Entry:
+        """The record of a dirty set that is used now, by a call or to prepare for some, with its candidate
+        chosen; if it may wait, it is planned for only where it came back in earlier processes.
         """
         entry = self.entries.get(dirty) or self._new_entry(dirty)
-        self.accounts.note_calls(entry, self.ledger.weight)
+        self.accounts.note_calls(entry, self.ledger.weight if is_call else 0)
         if self.is_exact:
             entry.is_decided = entry.is_final = True
             entry.settle(
@@ -208,7 +207,7 @@ class Chooser:
 
     def _new_entry(self, dirty: int) -> Entry:
         """The record of a dirty set that comes for the first time, with what is known of it."""
-        if dirty.bit_count() > 1 and dirty != self.facts.layout.full:
+        if dirty.bit_count() > 1 and dirty != self.facts.everything:
             self.ledger.defer()
         cost_s = self.race.callback_s
         share = self.facts.clean_share(dirty)
@@ -243,7 +242,7 @@ class Chooser:
         """Forget the oldest dirty set without a program; the oldest of all, where each has one."""
         without = (dirty for dirty, entry in self.entries.items() if entry.program is None)
         oldest = next(without, next(iter(self.entries)))
-        del self.entries[oldest]
+        self.accounts.forget_kind(self.entries.pop(oldest))
 
     # --- stale values -----------------------------------------------------------------------------
 
@@ -378,7 +377,7 @@ class Chooser:
             due = [each for each in asked if each.due_at < now + ledger.granted]
             if due:
                 due_in = min(each.due_at for each in due) - now
-                ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
+                ledger.grant(min(max(math.ceil(due_in), MIN_BYPASSED), ledger.granted + 1))
             for each in due:
                 if each.due_at <= now:
                     each.due_at = math.inf

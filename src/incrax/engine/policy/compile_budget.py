@@ -43,6 +43,9 @@ FORESEEN_FACTOR = 2.0
 that compute what it loads.
 """
 
+KNOWN_FACTOR = 1.25
+"""The same for rows where the calls to come are known: their price has what computes what they load."""
+
 LASTING = math.log(10.0)
 """By Lotka's law, a job that came to n calls comes to k n with a probability of 1 / k: over all of
 them up to the tenfold, n ln 10 more are to be expected. This is relied on where a plan would
@@ -75,7 +78,8 @@ class Offer(NamedTuple):
     served_s: float  # seconds of a call now
     promise_s: float  # seconds of a call that it serves
     price_s: float  # seconds that calls must have lost for want of it
-    foreseen_s: float  # seconds that it must gain in the calls to come, if these are known
+    foreseen_s: float  # seconds that it must gain in as many calls to come as there were
+    known_s: float  # the same in the calls to come, if these are known
 
 
 @dataclass(eq=False)
@@ -155,7 +159,8 @@ class Credit:
         at_once_s = plan_s + price_s if entry.is_for_rows else plan_s
         has_credit = on_trust and self._has_left(at_once_s)
         foreseen_s = plan_s + FORESEEN_FACTOR * price_s
-        offer = Offer(served_s, promise_s, plan_s + price_s, foreseen_s)
+        known_s = plan_s + _known_factor(entry) * price_s
+        offer = Offer(served_s, promise_s, plan_s + price_s, foreseen_s, known_s)
         return has_credit or self.is_worth(entry, offer)
 
     def allows(self, entry: Entry, whole_s: float, price_s: float, *, on_trust: bool) -> bool:
@@ -170,7 +175,9 @@ class Credit:
         usual_s = (1.0 - EARNED_SHARE) * served_s if is_divided else math.inf
         promise_s = min(entry.promise_s, usual_s)
         earned_s = price_s if on_trust else EARNED_FACTOR * price_s
-        return self.is_worth(entry, Offer(served_s, promise_s, earned_s, FORESEEN_FACTOR * price_s))
+        foreseen_s = FORESEEN_FACTOR * price_s
+        known_s = _known_factor(entry) * price_s
+        return self.is_worth(entry, Offer(served_s, promise_s, earned_s, foreseen_s, known_s))
 
     def pays_for_fill(
         self, entry: Entry, whole_s: float, served_s: float, compiling_s: float
@@ -185,7 +192,8 @@ class Credit:
         gained_s = account.num_calls * (whole_s - served_s) * self.accounts.hit_rate_with(entry)
         if account.num_programs and gained_s > account.filled_s + compiling_s:
             return True
-        offer = Offer(whole_s, served_s, compiling_s, FORESEEN_FACTOR * compiling_s)
+        foreseen_s = FORESEEN_FACTOR * compiling_s
+        offer = Offer(whole_s, served_s, compiling_s, foreseen_s, foreseen_s)
         return self.is_worth(entry, offer)
 
     def may_gain(self, entry: Entry, whole_s: float) -> bool:
@@ -224,14 +232,16 @@ class Credit:
         short_s = SHORT_S - self.clock.spent_s if self.clock.is_running else 0.0
         if calls * sure_s > price_s and short_s <= 0.0 and num_left is None:
             return True
-        known_s = self.accounts.expectations.whole_s
+        usual_s = self.accounts.expectations.whole_s
         # A few runs here may have been slow; where calls to come are known, so is what they take.
-        slower_s = max(offer.served_s - known_s, 0.0) if known_s else 0.0
+        slower_s = max(offer.served_s - usual_s, 0.0) if usual_s else 0.0
         num_to_come = self._calls_to_come(entry, calls) if num_left is None else num_left
-        if num_to_come * (gain_s - slower_s) > account.spent_s + offer.foreseen_s:
+        is_known = num_left is not None or num_to_come > calls
+        enough_s = offer.known_s if is_known else offer.foreseen_s
+        if num_to_come * (gain_s - slower_s) > account.spent_s + enough_s:
             return True
         if gain_s > 0 and calls:
-            entry.num_paying = offer.foreseen_s / gain_s
+            entry.num_paying = offer.known_s / gain_s
         if sure_s > 0 and calls:
             num_missing = max(price_s / sure_s - calls, num_left or 0)
             calls_per_use = max(self.accounts.num_calls - entry.num_before, calls) / calls
@@ -257,9 +267,9 @@ class Credit:
         """
         lasting = 1.0 if self.expected_calls else LASTING
         promise_s = max(offer.served_s - gain_s, 0.0)
-        known_s = min(entry.fixed_s, promise_s)
+        fixed_s = min(entry.fixed_s, promise_s)
         doubt = ROW_DOUBT if entry.is_for_rows else DOUBT
-        at_most_s = KNOWN_DOUBT * known_s + doubt * (promise_s - known_s)
+        at_most_s = KNOWN_DOUBT * fixed_s + doubt * (promise_s - fixed_s)
         beyond_doubt_s = lasting * (offer.served_s - at_most_s)
         return max(ROW_UNSURE * gain_s if entry.is_for_rows else gain_s, beyond_doubt_s)
 
@@ -269,3 +279,8 @@ class Credit:
         expected = self.expected_calls * calls // max(accounts.num_calls, 1)
         foreseen = max(entry.num_expected, accounts.of(entry).num_expected, expected)
         return max(calls, foreseen - calls)
+
+
+def _known_factor(entry: Entry) -> float:
+    """Times its price that a program must gain in the calls to come, if these are known."""
+    return KNOWN_FACTOR if entry.is_for_rows else FORESEEN_FACTOR

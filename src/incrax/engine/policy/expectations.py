@@ -103,7 +103,7 @@ class Expectations:
 
     def of(self, kind: Kind) -> Known:
         """What is known of a kind of change; the file is read at the first that is not all inputs."""
-        if (self.is_kept or self.kin) and not self._key and kind != self._layout.full:
+        if (self.is_kept or self.kin) and not self._key and kind != self.facts.everything:
             self._read()
         known = self._known.get(kind, NOTHING)
         return known._replace(calls=max(known.calls, self._hinted.get(kind, 0)))
@@ -131,7 +131,7 @@ class Expectations:
         beside a dirty set, of those that change in kinds of at least `RARE` times as many calls.
         """
         least = 0.0 if beside is None else RARE * self.calls_of(beside)
-        is_first = lambda dirty: dirty == self._layout.full and self.calls_of(dirty) <= 1
+        is_first = lambda dirty: dirty == self.facts.everything and self.calls_of(dirty) <= 1
         seen = dict.fromkeys([*self.kinds, *self.entries])
         known = [d for d in seen if self.calls_of(d) >= least and not is_first(d)]
         for kind, entry in self.row_entries.items():
@@ -178,11 +178,13 @@ class Expectations:
         facts = self.facts
         full = self._layout.full
         for other in self.kin:
+            if other.whole.seconds is None:
+                continue
             self.whole_s = other.whole.seconds
             self.compile_s = other.whole.first_s
-            self.is_divided = other.is_divided
+            self.is_divided |= other.is_divided
             self._known.update(other._learned())
-            self._known.pop(full, None)
+            self._known.pop(self.facts.everything, None)
         self.kin = ()
         self._key = key_of(facts.digest, self.tuning, self._is_algebra)
         data = _cache_folder.load(self._key) if self.is_kept else None
@@ -228,8 +230,10 @@ class Expectations:
         others = [known for kind, known in self._known.items() if kind not in found]
         pays = _any_pays(entries) or any(known.was_compiled for known in others)
         _join(found, self._known)
-        found.pop(self._layout.full, None)
+        found.pop(self.facts.everything, None)
         _pending.pop(self._key, None)  # the latest is the last one
+        if len(_pending) >= MAX_WRITTEN:
+            _pending.pop(next(iter(_pending)), None)
         _pending[self._key] = {
             "about": f"{self.journal.name}, changes: {len(found)}",
             "program": self._program,
@@ -293,7 +297,7 @@ def hinted(facts: Facts, paths: Sequence[str], tuning: Tuning) -> dict[Kind, int
     Raises:
         UnknownInputError: a name is that of no input.
     """
-    masks: list[Kind] = []
+    masks: list[int] = []
     for group in tuning.changing:
         names = [*group]  # one alone may stand for several
         if len(names) == 1:
@@ -301,7 +305,8 @@ def hinted(facts: Facts, paths: Sequence[str], tuning: Tuning) -> dict[Kind, int
         else:
             masks.append(paths_mask(paths, facts.layout, names))
     calls = HINTED_CALLS if tuning.calls is None else tuning.calls // max(len(masks), 1)
-    return dict.fromkeys(masks, calls)
+    always = facts.everything & ~facts.layout.full  # what runs at every call is in each dirty set
+    return dict.fromkeys([mask | always for mask in masks], calls)
 
 
 def fingerprint(facts: Facts) -> str:
@@ -488,7 +493,7 @@ def write() -> None:
         if expectations is not None:
             expectations.collect()
             expectations.is_kept = False  # `__del__` has nothing to do
-    for key, data in list(_pending.items())[-MAX_WRITTEN:]:
+    for key, data in list(_pending.items()):
         _cache_folder.save(key, data)
     if _pending:
         _pending.clear()

@@ -97,9 +97,7 @@ class LearningCosts:
     @property
     def plan_s(self) -> float:
         """Seconds to make the next plan, beside measuring the machine."""
-        if self._is_known:
-            return self.planning_s
-        return FIRST_PLAN * self.later_plan_s
+        return self.later_plan_s * (1.0 if self._is_known else FIRST_PLAN)
 
     @property
     def later_plan_s(self) -> float:
@@ -167,8 +165,7 @@ class LearningCosts:
         as arguments.
         """
         own_share = self._usual_s / (self._usual_s + self._constants_s)
-        compile_s = max(self.whole.first_s, self.expectations.compile_s)
-        return max(own_share * compile_s, MIN_COMPILE_S)
+        return max(own_share * self._compile_s, MIN_COMPILE_S)
 
     def _program_of_s(self, entry: Entry) -> float:
         """Seconds to compile a program for an entry, before its plan is known: where JAX kept the
@@ -198,11 +195,15 @@ class LearningCosts:
         """Seconds to compile so many equations, each of which takes as long as those of the whole
         program: what they are, and the machine, make a difference of ten.
         """
-        compile_s = max(self.whole.first_s, self.expectations.compile_s)
-        own_s = compile_s - self._constants_s - PROGRAM_S
+        own_s = self._compile_s - self._constants_s - PROGRAM_S
         least_s, most_s = EQUATION_BOUNDS_S
         equation_s = min(max(own_s / max(self.facts.num_compiled, 1), least_s), most_s)
         return PROGRAM_S + equation_s * num_eqns
+
+    @property
+    def _compile_s(self) -> float:
+        """What the whole program needed, here or in an earlier process."""
+        return max(self.whole.first_s, self.expectations.compile_s)
 
     @property
     def _usual_s(self) -> float:

@@ -37,6 +37,11 @@ MAX_OUTLIER = 8.0
 whole program would have met, too.
 """
 
+MAX_RISE = 2.0
+"""Times the usual that a look counts at most in what one takes. One slow look would else more than
+double it, and put off the looks of a kind that gains, of which each costs what looks usually do.
+"""
+
 CENSUS = 8
 """Looks among which the calls that bypassed before them are divided, as far as so many come in a row:
 one alone, which stood for thousands of calls, would make a kind of change that is rare the usual one.
@@ -46,7 +51,7 @@ MAX_DEFERRED = 2
 """Looks after a bypass that let the next one stand for the calls before."""
 
 NEWEST = 0.25
-"""Weight of the newest call in running means."""
+"""Weight of the newest call in running means; several that were alike count as so many."""
 
 
 def calls_worth(seconds: float, whole_s: float) -> int:
@@ -193,8 +198,10 @@ class Ledger(Verdict):
             overhead_s -= excess_s
             spent_s -= excess_s
         gained_s = whole_s - spent_s
-        newest = NEWEST if self.calls > 1 else 1.0
-        self.look_s += newest * (overhead_s - self.look_s)
+        is_first = self.calls == num_calls
+        newest = 1.0 if is_first else 1.0 - (1.0 - NEWEST) ** num_calls
+        usual_s = overhead_s if is_first else min(overhead_s, MAX_RISE * self.look_s)
+        self.look_s += newest * (usual_s - self.look_s)
         self.gained_s += newest * (gained_s - self.gained_s)
         self.is_learning = is_learning
         self._weigh()

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
@@ -21,8 +20,6 @@ from incrax.engine.plan.facts import Facts
 
 SEGMENT_S = 2.5e-5
 """Seconds that it takes to call a segment."""
-
-Array: TypeAlias = np.ndarray
 
 
 @dataclass(eq=False)
@@ -66,7 +63,7 @@ class ManyInTurns:
         saves_s = run_price * np.array([rough.save_seconds(var) for var in readers])
         self._saves_s = saves_s * self._moves.any(axis=1)  # others are saved once
 
-    def _reached_by(self, masks: Collection[int]) -> Array:
+    def _reached_by(self, masks: Collection[int]) -> np.ndarray:
         """Which of these each kind reaches."""
         found = [[bool(mask & kind) for kind in self.shares] for mask in masks]
         return np.array(found, bool).reshape(len(masks), len(self.shares))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -116,7 +117,7 @@ class Planner(Learner):
     # By programs; another object if it changes.
     loaded: dict[Var, None] = field(default_factory=dict)
     may_plan_each: bool = True  # of kinds in turns of a large function
-    _num_asked: int = 0  # calls when that was asked last
+    _asked_at: int = 0  # calls when that was asked last
     num_planned: int = 0
     num_tried: int = 0
 
@@ -133,8 +134,15 @@ class Planner(Learner):
     @property
     def num_programs(self) -> int:
         """Compiled programs of plans; a family has one."""
-        programs = [entry.program for entry in self.entries.values()]
-        return len({id(program.executable.family) for program in programs if program is not None})
+        return len(self._users())
+
+    def _users(self) -> dict[int, list[Entry]]:
+        """The entries that have a program, by the one that they share."""
+        users = defaultdict[int, list[Entry]](list)
+        for entry in self.entries.values():
+            if entry.program is not None:
+                users[id(entry.program.executable.family)].append(entry)
+        return users
 
     def plan_if_due(self, entry: Entry) -> None:
         """Plan what a hot dirty set needs, then compile a program of its own, each on trust, or when
@@ -362,9 +370,9 @@ class Planner(Learner):
         costs = self.costs
         whole_s = self.race.whole_s
         num_calls = max(self.accounts.num_calls, self.credit.expected_calls)
-        if num_calls < ASK_AGAIN * self._num_asked or num_calls * whole_s < costs.program_s:
+        if num_calls < ASK_AGAIN * self._asked_at or num_calls * whole_s < costs.program_s:
             return
-        self._num_asked = num_calls
+        self._asked_at = num_calls
         if self.accounts.families_in_turns < MIN_FAMILIES:
             return
         kinds = self._shares_of_kinds()
@@ -414,17 +422,18 @@ class Planner(Learner):
         make_room()
 
     def _has_room(self, entry: Entry) -> bool:
-        """Whether a program can be added; one that is used less often than this entry makes
+        """Whether a program can be added; one that all who share it use less often than this entry makes
         room.
         """
         if self.num_programs < MAX_PLANS:
             return True
-        programs = [e for e in self.entries.values() if e.program is not None]
-        victim = min(programs, key=lambda e: e.count)
-        if victim.count >= entry.count:
+        num_uses = lambda users: sum(each.count for each in users)
+        victims = min(self._users().values(), key=num_uses)
+        if num_uses(victims) >= entry.count:
             return False
-        self._drop_program(victim, "its program made room for another")
-        self.journal.dropped_program(victim, MAX_PLANS)
+        for victim in victims:
+            self._drop_program(victim, "its program made room for another")
+            self.journal.dropped_program(victim, MAX_PLANS)
         return True
 
     def note_unusable(self, entry: Entry) -> None:

@@ -178,16 +178,11 @@ class Segments(Segmentation):
         groups = (None, *self.route(dirty).groups)
         return sum([self.group_seconds(group, price) for group in groups])
 
-    def measured_s(self, group: Group | None) -> float | None:
-        """Measured seconds of one segment, of the top for None; None if it was not timed."""
-        program = self._top if group is None else self._programs.get(group)
-        return None if program is None else program.seconds
-
     def group_seconds(self, group: Group | None, price: float) -> float:
         """Seconds of one segment, of the top for None; estimates times `price` if not measured."""
-        measured = self.measured_s(group)
-        if measured is not None:
-            return measured
+        program = self._top if group is None else self._programs.get(group)
+        if program is not None and program.seconds is not None:
+            return program.seconds
         return price * (self.top_plan() if group is None else self.plan(group)).seconds
 
     def fill_seconds(self, missing: Iterable[Var], price: float) -> float:

@@ -185,8 +185,8 @@ class Slices(Learner):
         other_s: float,
         value_of: ValueOf,
     ) -> Entry | None:
-        """The record of what serves a change of rows, counted; None where the dirty set is to be
-        served.
+        """The record of what serves a change of rows, which has it counted; None where the dirty set is to
+        be served.
 
         Args:
             kind: that of the change.
@@ -212,10 +212,7 @@ class Slices(Learner):
         if entry.ticks != self.clock.ticks or not entry.is_final:
             entry.ticks = self.clock.ticks
             self._choose(entry, entry.program, other_s)
-        if entry.candidate != "slices":
-            return None
-        self.accounts.num_calls += weight  # else the dirty set's entry counts them
-        return entry
+        return entry if entry.candidate == "slices" else None
 
     def _note(self, entry: Entry, kind: RowKind, dirty: int, first: int, weight: int) -> None:
         """So many calls came for which an entry stands, the last one from this row on."""
