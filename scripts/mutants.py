@@ -943,8 +943,8 @@ OPTIMISATIONS = [
     Mutant(
         "shared programs count each",
         "engine/policy/planner.py",
-        "        return len({id(program.executable.family) for program in programs if program is not None})",
-        "        return len([program for program in programs if program is not None])",
+        "users[id(entry.program.executable.family)].append(entry)",
+        "users[id(entry)].append(entry)",
         "tests/engine/plan/test_families.py",
     ),
     Mutant(
@@ -1917,6 +1917,168 @@ MUTANTS = [
         "tests/engine/compile/test_constants_of_plans.py",
     ),
     Mutant(
+        "one slow look more than doubles what looks take",
+        "engine/policy/ledger.py",
+        "overhead_s if is_first else min(overhead_s, MAX_RISE * self.look_s)",
+        "overhead_s",
+        "tests/engine/policy/test_ledger.py",
+    ),
+    Mutant(
+        "looks that were alike count as one",
+        "engine/policy/ledger.py",
+        "1.0 - (1.0 - NEWEST) ** num_calls",
+        "NEWEST",
+        "tests/engine/policy/test_ledger.py",
+    ),
+    Mutant(
+        "calls that are only guessed need repay as little",
+        "engine/policy/compile_budget.py",
+        "enough_s = offer.known_s if is_known else offer.foreseen_s",
+        "enough_s = offer.known_s",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "what would pay is noted as for a guess",
+        "engine/policy/compile_budget.py",
+        "entry.num_paying = offer.known_s / gain_s",
+        "entry.num_paying = offer.foreseen_s / gain_s",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "rows must repay what they load twice",
+        "engine/policy/compile_budget.py",
+        "return KNOWN_FACTOR if entry.is_for_rows else FORESEEN_FACTOR",
+        "return FORESEEN_FACTOR",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "what is prepared counts as calls",
+        "engine/policy/chooser.py",
+        "self.ledger.weight if is_call else 0",
+        "self.ledger.weight",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "calls of rows earn plans",
+        "engine/policy/accounts.py",
+        "        if entry.family is None:  # what serves rows leaves nothing of it to plans\n            return\n",
+        "",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "families are never forgotten",
+        "engine/policy/chooser.py",
+        "self.accounts.forget_kind(self.entries.pop(oldest))",
+        "self.entries.pop(oldest)",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "a decision that is due makes a bypass longer",
+        "engine/policy/chooser.py",
+        "min(max(math.ceil(due_in), MIN_BYPASSED), ledger.granted + 1)",
+        "max(math.ceil(due_in), MIN_BYPASSED)",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "one of those that share a program makes room",
+        "engine/policy/planner.py",
+        "        for victim in victims:",
+        "        for victim in victims[:1]:",
+        "tests/test_incremental.py",
+    ),
+    Mutant(
+        "an interrupt keeps its turn",
+        "engine/call/traced.py",
+        "                ledger.take_back()\n"
+        "                if not isinstance(error, Exception):\n"
+        "                    raise\n",
+        "                if not isinstance(error, Exception):\n"
+        "                    raise\n"
+        "                ledger.take_back()\n",
+        "tests/engine/call/test_first_call.py",
+    ),
+    Mutant(
+        "an interrupt in a turn is no aborted call",
+        "_incremental.py",
+        "if not isinstance(error, Exception) or isinstance(error, bypass.final_errors):\n"
+        "                        self._stats.aborted += 1",
+        "if not isinstance(error, Exception) or isinstance(error, bypass.final_errors):",
+        "tests/engine/call/test_bypass.py",
+    ),
+    Mutant(
+        "what waits for the end of a process has no bound",
+        "engine/policy/expectations.py",
+        "        if len(_pending) >= MAX_WRITTEN:",
+        "        if False:",
+        "tests/engine/policy/test_expectations.py",
+    ),
+    Mutant(
+        "like functions that were not timed tell something",
+        "engine/policy/expectations.py",
+        "            if other.whole.seconds is None:\n                continue\n",
+        "",
+        "tests/engine/policy/test_expectations.py",
+    ),
+    Mutant(
+        "hints miss functions with effects",
+        "engine/policy/expectations.py",
+        "[mask | always for mask in masks]",
+        "masks",
+        "tests/engine/policy/test_expectations.py",
+    ),
+    Mutant(
+        "rows are counted while their program is compiled",
+        "engine/call/row_calls.py",
+        "            return None  # the dirty set's record has the call counted\n"
+        "        chooser.accounts.num_calls += chooser.ledger.weight\n",
+        "            chooser.accounts.num_calls += chooser.ledger.weight\n"
+        "            return None\n"
+        "        chooser.accounts.num_calls += chooser.ledger.weight\n",
+        "tests/engine/compile/test_background.py",
+    ),
+    Mutant(
+        "what was answered once is held for good",
+        "engine/call/bypass.py",
+        "            self.last = NO_CALL\n            return NOT_HELD\n        self.last",
+        "            return NOT_HELD\n        self.last",
+        "tests/engine/call/test_bypass.py",
+    ),
+    Mutant(
+        "numbers tell programs apart",
+        "engine/plan/families.py",
+        "        if isinstance(atom, Literal) and not _is_fixed(atom):",
+        "        if False:",
+        "tests/engine/plan/test_families.py",
+    ),
+    Mutant(
+        "numbers tell families apart",
+        "engine/plan/families.py",
+        "literal_key(x) if _is_fixed(x) else x.aval",
+        "literal_key(x) if isinstance(x, Literal) else x.aval",
+        "tests/engine/plan/test_families.py",
+    ),
+    Mutant(
+        "numbers without a type of their own are named",
+        "engine/plan/families.py",
+        "return atom.aval.weak_type or not",
+        "return not",
+        "tests/engine/plan/test_families.py",
+    ),
+    Mutant(
+        "the first kin's numbers serve all",
+        "engine/compile/executables.py",
+        "{n for n, number in enumerate(numbers) if number != self.first[n]}",
+        "set()",
+        "tests/engine/plan/test_families.py",
+    ),
+    Mutant(
+        "each of kin has numbers of its own to pass",
+        "engine/compile/executables.py",
+        "tuple(sorted(different.union(self.differing)))",
+        "tuple(sorted(different))",
+        "tests/engine/plan/test_families.py",
+    ),
+    Mutant(
         "calls that bypassed are worth no file",
         "engine/policy/expectations.py",
         "num_calls = max(sum(known.calls for known in found.values()), ledger.verdict.num_calls)",
@@ -2164,8 +2326,8 @@ MUTANTS = [
     Mutant(
         "what is known of a promise is doubted as the rest",
         "engine/policy/compile_budget.py",
-        "KNOWN_DOUBT * known_s +",
-        "doubt * known_s +",
+        "KNOWN_DOUBT * fixed_s +",
+        "doubt * fixed_s +",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(

@@ -90,8 +90,8 @@ INTRO = f"""\
 
 A *job* is timed from its first call to its last result, in a fresh process, with
 compiling and everything that incrax learns on the way; a *call* is one of many, when all of that is over. Above 1
-incrax is faster than `jax.jit`, below 1 slower. *With `calls=`* it was told how many calls would
-come; in the *next process* it knows. Only ratios carry over to another machine. [Every line that was
+incrax is faster than `jax.jit`, below 1 slower. *With `calls=`*, the number of calls was given;
+in the *next process* it is known. Only ratios carry over to another machine. [Every line that was
 measured](targets.md), with its target, machine and date, has a page of its own.
 [When not to use it](when_not.md) has more of the rows below 1.
 """

@@ -129,7 +129,7 @@ def test_a_row_that_is_a_result_is_one():
     same(ours(9.0, np.ones(6)), jax.jit(function)(9.0, np.ones(6)), factor=2**12)
 
 
-@pytest.mark.parametrize("width", [4, 20])
+@pytest.mark.parametrize("width", [1, 2, 4, 20])
 def test_rows_of_any_size_leave_programs_shared(width):
     """A small one that the function closes over is written into its program; a row is not."""
     table = jnp.asarray(np.random.default_rng(0).normal(size=(500, width)))
@@ -141,4 +141,4 @@ def test_rows_of_any_size_leave_programs_shared(width):
     ours.warm_up(p, changing=[f"p[{k}]" for k in range(8)])
     plans = plans_of(ours)
     assert len(plans) > 2
-    assert len({id(plan.family) for plan in plans}) <= 2
+    assert len({id(plan.family) for plan in plans}) <= 3

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import incrax
 from incrax._program import trace
-from incrax.engine.plan.families import MAX_PIECE, canonical_form
+from incrax.engine.compile.executables import Kin
+from incrax.engine.plan.families import MAX_PIECE, canonical_form, with_names
 from incrax.engine.plan.plan import plan_dirty
 from incrax.engine.policy.planner import FREE_PROGRAMS
 from incrax.engine.rewrites.partial_sums import MAX_TERMS
@@ -335,11 +336,20 @@ def test_members_make_the_same_run_at_any_place_of_a_sum_of_numbers():
 
 def test_others_make_others_run():
     def function(theta, x):
-        given = [jnp.sin(theta[0] * x), jnp.cos(theta[1] * x), jnp.sin(theta[2] * x) * 2.0]
-        given += [jnp.sin(theta[3] * x) * 3.0, jnp.sin(theta[4] * x[:9]).sum() * x]
+        given = [jnp.sin(theta[0] * x), jnp.cos(theta[1] * x), jnp.sin(theta[2] * x) ** 2]
+        given += [jnp.sin(theta[3] * x) ** 3, jnp.sin(theta[4] * x[:9]).sum() * x]
         return jnp.sum(sum(given, jnp.zeros_like(x)) ** 2)
 
     assert len(set(digests(function, 5))) == 5
+
+
+def test_numbers_that_are_data_make_no_others_run():
+    """Those of a county, as a program has them: exponents and places are what is computed."""
+
+    def function(theta, x):
+        return jnp.sum(sum(jnp.sin(theta[k] * x) * (0.5 + k) for k in range(8)) ** 2)
+
+    assert len(set(digests(function, 8)[1:])) == 1
 
 
 def test_the_number_of_equations_is_that_of_those_a_change_reaches():
@@ -418,3 +428,95 @@ def test_a_gradient_keeps_its_weak_type_in_whatever_order_it_is_added(fun):
     plain = jax.jit(jax.grad(fun))
     for b in (1.0, 2.0, 2.5):
         same(ours(1.0, b), plain(1.0, b))
+
+
+# --- numbers in equations -------------------------------------------------------------------------
+
+COUNTS = np.array([3.0, 0.5, 7.0, -0.0, 1.0, 2.5, -1.5, 4.0])
+
+
+def by_counts(theta, counts=COUNTS, x=X, of=lambda term: term):
+    """A value for each number that is data, each of its own parameter."""
+    term = lambda t, count: jnp.sum(jnp.log1p(jnp.exp(t * x)) * count - t)
+    return [of(term)(t, count) for t, count in zip(theta, counts, strict=True)]
+
+
+def programs_of(ours):
+    entries = ours._traces.latest.engine.chooser.entries.values()
+    return {id(entry.program.executable.family) for entry in entries if entry.program is not None}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("differentiated", [True, False])
+def test_plans_that_differ_in_numbers_share_a_program(dtype, differentiated):
+    """The first one has its own, the second one that of all others."""
+    counts, x = COUNTS.astype(dtype), X.astype(dtype)
+    of = jax.value_and_grad if differentiated else lambda term: term
+    model = lambda theta: by_counts(theta, counts, x, of)
+    ours, plain = incrax.incremental(model, tuning=MINIMAL), jax.jit(model)
+    theta = [dtype(1.0 + 0.1 * k) for k in range(len(counts))]
+    ours(theta)
+    for k in [*range(len(counts))] * 2:
+        theta = [*theta[:k], dtype(theta[k] + 0.01), *theta[k + 1 :]]
+        same(ours(theta), plain(theta), factor=2**8, terms=30.0)
+    assert ours.explain().served_by == "plan"
+    assert len(programs_of(ours)) == 3  # with that of the first call
+
+
+def test_numbers_that_never_differ_are_written_into_the_program():
+    ours = incrax.incremental(by_counts, tuning=MINIMAL)
+    theta = [1.0 + 0.1 * k for k in range(len(COUNTS))]
+    for k in (None, 1, 2, 4):
+        if k is not None:
+            theta = [*theta[:k], theta[k] + 0.01, *theta[k + 1 :]]
+        ours(theta)
+    entries = ours._traces.latest.engine.chooser.entries.values()
+    passed = [e.program.executable.constants for e in entries if e.program is not None]
+    numbers = [[float(x) for x in each if x.dtype == np.float64 and not x.shape] for each in passed]
+    assert numbers == [[], [], [7.0], [1.0]]  # the first call, and the first that is written in
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: x[3] * x, X),
+        (lambda x: jnp.roll(x, 2), X),
+        (lambda x: x**3, X),
+        (lambda x: jnp.sin(x) * 2.0, 1.0),
+    ],
+    ids=["places", "shifts", "exponents", "no type of their own"],
+)
+def test_other_numbers_belong_to_the_operation(function, x):
+    numbers: dict = {}
+    for eqn in trace(function, x).eqns:
+        assert with_names(eqn, numbers) is eqn
+    assert not numbers
+
+
+class Program:
+    """Stands for a family."""
+
+
+def test_kin_find_the_program_that_has_their_numbers_or_takes_them():
+    kin = Kin((b"a", b"b", b"c"))
+    programs = []
+
+    def served(*numbers):
+        places, program = kin.find(numbers)
+        if program is None:
+            program = Program()
+            kin.enter(numbers, places, program)
+            programs.append(program)
+        return places, programs.index(program)
+
+    assert served(b"a", b"b", b"c") == ((), 0)
+    assert served(b"a", b"b", b"c") == ((), 0)
+    assert served(b"a", b"x", b"c") == ((1,), 1)
+    assert served(b"a", b"y", b"c") == ((1,), 1)
+    assert served(b"a", b"b", b"c") == ((), 0)
+    assert served(b"z", b"y", b"c") == ((0, 1), 2)
+    assert served(b"a", b"y", b"c") == ((0, 1), 2)  # that which takes more serves it as well
+    assert served(b"a", b"b", b"w") == ((0, 1, 2), 3)
+    assert served(b"z", b"y", b"w") == ((0, 1, 2), 3)
+    del programs[1:]
+    assert served(b"z", b"y", b"w") == ((0, 1, 2), 1)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import time
 import weakref
+from collections import ChainMap
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -47,7 +48,7 @@ from incrax.engine.compile.in_place import NOTHING, InPlace, in_place
 from incrax.engine.compile.recycling import is_recyclable
 from incrax.engine.inputs.placement import Placed, on_all_devices, placed_array, placed_as
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form
+from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form, with_names
 from incrax.engine.plan.plan import Plan
 from incrax.engine.program.constants import is_at_hand, numpy_value, value_of
 from incrax.engine.program.simplify import needed_equations
@@ -76,6 +77,42 @@ class Family:
     in_place: InPlace = NOTHING  # loads that are overwritten with what is saved of them
     # Of what computes values to save: the same, evaluated equation by equation.
     one_by_one: Callable[..., Results] | None = None
+    kin: Kin | None = None  # lives as long as one of its families
+
+
+class Kin:
+    """Families that are the same but for small constants, which are written into programs: data of a
+    county, the place of a bin.
+
+    The first one has all of them in its program. Where another differs in some, those become
+    arguments of one more program, which serves all later ones that differ in no others.
+    """
+
+    def __init__(self, numbers: tuple[bytes, ...]) -> None:
+        self.first = numbers  # what they are in the first family
+        self.differing: tuple[int, ...] = ()  # the places of those that others had otherwise
+        # By the places of arguments, and the constants that are none.
+        self.families: weakref.WeakValueDictionary[Hashable, Family] = weakref.WeakValueDictionary()
+
+    def find(self, numbers: tuple[bytes, ...]) -> tuple[tuple[int, ...], Family | None]:
+        """The places of the constants that are arguments of the program for these, and the program, if
+        there is one.
+        """
+        for places in dict.fromkeys(((), self.differing)):
+            family = self.families.get(_without(numbers, places))
+            if family is not None:
+                return places, family
+        different = {n for n, number in enumerate(numbers) if number != self.first[n]}
+        self.differing = tuple(sorted(different.union(self.differing)))
+        return self.differing, None
+
+    def enter(self, numbers: tuple[bytes, ...], places: tuple[int, ...], family: Family) -> None:
+        """The program for these constants, of which some are arguments."""
+        self.families[_without(numbers, places)] = family
+
+
+def _without(numbers: Sequence[bytes], places: tuple[int, ...]) -> Hashable:
+    return places, tuple([number for n, number in enumerate(numbers) if n not in places])
 
 
 @dataclass(frozen=True)
@@ -160,9 +197,7 @@ class Compiler:
         # Whether saved values are written to recycled buffers.
         self.recycles = recycles and self.placement is None
         self._leaf_numbers = {var: i for i, var in enumerate(facts.invars)}
-        self._families: weakref.WeakValueDictionary[Hashable, Family] = (
-            weakref.WeakValueDictionary()
-        )
+        self._kin: weakref.WeakValueDictionary[Hashable, Kin] = weakref.WeakValueDictionary()
 
     @functools.cached_property
     def constants(self) -> Env:
@@ -176,7 +211,9 @@ class Compiler:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it
         recycles), its guard; the program of a family that is known serves another member.
         """
-        form = self._form(plan)
+        of_equations: dict[Var, Any] = {}
+        form = self._form(plan, of_equations)
+        constants = ChainMap(of_equations, self.constants)
         written = NOTHING
         if plan.sliced is not None and self.recycles:
             written = in_place(plan, [self.facts.outvars[i] for i in plan.outputs], self.name)
@@ -184,37 +221,46 @@ class Compiler:
         others = [var for var in form.saves if var not in first]
         outputs = tuple([plan.outputs[place] for place in form.outputs])
         plan = replace(plan, outputs=outputs, saves=(*first, *others))
-        read = self._read(form)
+        read = self._read(form, constants)
         returned = self.facts.returned
         own = [var.aval for var in others if self.recycles and var not in returned]
         donated = tuple(aval for aval in own if is_recyclable(aval))
-        key = None if form.key is None else (form.key, donated, len(plan.outputs))
-        family = None if key is None else self._families.get(key)
+        kin = family = None
+        lifted: tuple[int, ...] = ()
+        numbers = tuple([_bits(constants[var]) for var in read.embedded])
+        if form.key is not None:
+            key = (form.key, donated, len(plan.outputs))
+            kin = self._kin.get(key) or Kin(numbers)
+            self._kin[key] = kin
+            lifted, family = kin.find(numbers)
+            read = read.with_arguments(lifted)
         is_shared = family is not None
         if family is None:
-            family = self._compiled(plan, form, read, donated, written)
-            if key is not None:
-                self._families[key] = family
+            family = self._compiled(plan, form, read, donated, written, constants, kin)
+            if kin is not None:
+                kin.enter(numbers, lifted, family)
         places = [index for piece in form.pieces for index in piece.start]
-        given = tuple(self.constants[var] for var in read.passed)
+        given = tuple([_as_argument(constants[var]) for var in read.passed])
         if places:
             given = (*given, jax.device_put(np.array(places, np.int32)))
         return Executable(family, read.leaves, given, read.loads, is_shared, plan)
 
-    def _form(self, plan: Plan) -> CanonicalPlan:
-        """The plan's equations in canonical order; as they are, without a key, where the program can
-        have no other member: what it does besides, and where, is then its own.
+    def _form(self, plan: Plan, numbers: dict[Var, Any]) -> CanonicalPlan:
+        """The plan's equations in canonical order, their numbers among what they read, which are added;
+        as they are, without a key, where the program can have no other member: what it does besides,
+        and where, is then its own.
         """
         program = self.facts.program
         outputs = [self.facts.outvars[i] for i in plan.outputs]
         is_pure = not any(eqn.effects or eqn.primitive.name in STATEFUL for eqn in plan.eqns)
         is_common = is_pure and self.placement is None and not self.facts.calls_host
         if is_common and plan.sliced is None and plan.blocked is None:
+            eqns = [with_names(eqn, numbers) for eqn in self._without_constant(plan, outputs)]
             return canonical_form(
-                self._without_constant(plan, outputs),
+                eqns,
                 outputs,
                 plan.saves,
-                self._kind_of(),
+                self._kind_of(numbers),
                 guard=plan.guard,
                 may_reorder=plan.may_reorder,
             )
@@ -255,21 +301,17 @@ class Compiler:
                 self._num_folded_bytes += value.nbytes
         return kept
 
-    def _kind_of(self) -> Callable[[Var], Hashable]:
-        """What tells arguments apart: what they are, and their types; of constants that are written
-        into the program, their bits too.
-        """
-        numbers = self._leaf_numbers
+    def _kind_of(self, numbers: Env) -> Callable[[Var], Hashable]:
+        """What tells arguments apart: what they are, and their types."""
+        leaves = self._leaf_numbers
 
         @functools.cache
         def kind_of(var: Var) -> Hashable:
-            if var in numbers:
+            if var in leaves:
                 return "leaf", var.aval
-            if var not in self.constants:
-                return "load", var.aval
-            if not self._is_embedded(var):
-                return "constant", var.aval, ""
-            return "constant", var.aval, _jax.bits_on_host(self.constants[var]).tobytes()
+            if var in numbers or self._is_embedded(var):
+                return "number", var.aval
+            return "constant" if var in self.constants else "load", var.aval
 
         return kind_of
 
@@ -279,11 +321,11 @@ class Compiler:
         """
         return var in self._given and not _is_passed(self._given[var])
 
-    def _read(self, form: CanonicalPlan) -> _Arguments:
+    def _read(self, form: CanonicalPlan, constants: Mapping[Var, Any]) -> _Arguments:
         """The arguments of a form by kind, each in order."""
         numbers = self._leaf_numbers
-        constants = self.constants
-        embedded = {var for var in form.arguments if self._is_embedded(var)}
+        own = {var for var in form.arguments if var in constants and var not in self.constants}
+        embedded = own.union(var for var in form.arguments if self._is_embedded(var))
         return _Arguments(
             tuple(numbers[var] for var in form.arguments if var in numbers),
             tuple(var for var in form.arguments if var in constants and var not in embedded),
@@ -298,6 +340,8 @@ class Compiler:
         read: _Arguments,
         donated: tuple[Any, ...],
         written: InPlace,
+        constants: Mapping[Var, Any],
+        kin: Kin | None,
     ) -> Family:
         """The program of a plan."""
         returned = self._returned(plan, written)
@@ -307,7 +351,7 @@ class Compiler:
         leaves = [self.facts.invars[i] for i in read.leaves]
         places = [_PLACES] if form.pieces else []
         names: list[Any] = [*leaves, *read.passed, *places, *read.loads]
-        embedded = {var: self.constants[var] for var in read.embedded}
+        embedded = {var: constants[var] for var in read.embedded}
         num_first = len(written.replaced) + len(plan.outputs)
         run_plan = _runner(names, embedded, form.pieces, eqns, returned, num_first)
         run_plan.__name__ = f"{self.name}_plan"
@@ -317,7 +361,7 @@ class Compiler:
         num = len(names)
         given_up = (*map(names.index, written.overwritten), *range(num, num + len(donated)))
         call = jax.jit(run_plan, donate_argnums=given_up, keep_unused=bool(given_up), **options)
-        return Family(call, len(plan.eqns), donated, written, run_plan if is_fill else None)
+        return Family(call, len(plan.eqns), donated, written, run_plan if is_fill else None, kin)
 
     def _returned(self, plan: Plan, written: InPlace) -> list[Atom]:
         """What a plan's own program returns: what is written over values, the outputs, other saves,
@@ -390,6 +434,12 @@ class _Arguments(NamedTuple):
     embedded: tuple[Var, ...]
     loads: tuple[Var, ...]
 
+    def with_arguments(self, places: tuple[int, ...]) -> _Arguments:
+        """The same where some of those that are written into the program are arguments."""
+        lifted = tuple([self.embedded[n] for n in places])
+        rest = tuple([var for n, var in enumerate(self.embedded) if n not in places])
+        return self._replace(passed=(*self.passed, *lifted), embedded=rest)
+
 
 def _runner(
     names: Values,
@@ -459,6 +509,14 @@ def _folded(eqn: Equation, known: Env) -> np.ndarray | None:
     values = [value_of(x, known) for x in eqn.invars]
     value = None if any([x is None for x in values]) else numpy_value(eqn, values)
     return None if value is None else value.reshape(written.aval.shape)
+
+
+def _as_argument(value: Any) -> Any:
+    return jax.device_put(value) if isinstance(value, np.ndarray) else value
+
+
+def _bits(value: Any) -> bytes:
+    return _jax.bits_on_host(value).tobytes()
 
 
 def _is_passed(const: Any) -> bool:

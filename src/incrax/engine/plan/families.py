@@ -25,6 +25,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
@@ -145,14 +147,35 @@ def canonical_form(
 
 
 def operation_digest(eqn: Equation) -> int:
-    """A digest of what an equation does, of its literals and the types of all that it reads, equal
-    where plans of one family may have it; not the same in every process.
+    """A digest of what an equation does, of literals that are no data (`with_names`) and the types of all
+    that it reads, equal where plans of one family may have it; not the same in every process.
     """
-    read = tuple(literal_key(x) if isinstance(x, Literal) else x.aval for x in eqn.invars)
+    read = tuple(literal_key(x) if _is_fixed(x) else x.aval for x in eqn.invars)
     pieces = pieces_of(eqn)
     if pieces:
         return hash((read, *((piece.sizes, piece.squeezed) for piece in pieces)))
     return hash((operation_key(eqn), read))
+
+
+def with_names(eqn: Equation, numbers: dict[Var, Any]) -> Equation:
+    """An equation in which each number that may be data, and another one for the next plan of its family,
+    has a name; `numbers` gets their values.
+    """
+    read = list(eqn.invars)
+    for place, atom in enumerate(read):
+        if isinstance(atom, Literal) and not _is_fixed(atom):
+            var = read[place] = _jax.new_var(atom.aval)
+            numbers[var] = np.asarray(atom.val, atom.aval.dtype)
+    return eqn.replace(invars=read) if read != eqn.invars else eqn
+
+
+def _is_fixed(atom: Atom) -> bool:
+    """Whether it is a literal that belongs to the operation: integers are places and counts, and what has
+    no type of its own has that of others.
+    """
+    if not isinstance(atom, Literal):
+        return False
+    return atom.aval.weak_type or not jnp.issubdtype(atom.aval.dtype, jnp.floating)
 
 
 class _Walk:
