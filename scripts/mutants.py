@@ -1737,8 +1737,8 @@ MUTANTS = [
     Mutant(
         "no call is looked at for what a program is likely to save",
         "engine/policy/chooser.py",
-        "if bypasses and (is_open or self._hoped_s() > min(ledger.look_s, most_s)):",
-        "if bypasses and is_open:",
+        "if is_open or self._has_untried or self._hoped_s() > min(ledger.look_s, most_s):",
+        "if is_open or self._has_untried:",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -2077,6 +2077,34 @@ MUTANTS = [
         "tuple(sorted(different.union(self.differing)))",
         "tuple(sorted(different))",
         "tests/engine/plan/test_families.py",
+    ),
+    Mutant(
+        "rare kinds put off what a new program has to show",
+        "engine/policy/chooser.py",
+        "is_open or self._has_untried or",
+        "is_open or",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "what is never tried is looked out for without end",
+        "engine/policy/chooser.py",
+        "if e.program and e.num_asked < FIRST_LOOKS",
+        "if e.program",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "calls that bypassed last are expected of none",
+        "engine/policy/expectations.py",
+        "        unseen = ledger.unseen",
+        "        unseen = 1.0",
+        "tests/engine/policy/test_expectations.py",
+    ),
+    Mutant(
+        "few looks tell of all calls",
+        "engine/policy/ledger.py",
+        "if self.calls >= NUM_TELLING else 1.0",
+        "",
+        "tests/engine/policy/test_ledger.py",
     ),
     Mutant(
         "calls that bypassed are worth no file",

@@ -818,6 +818,30 @@ def test_calls_are_looked_at_while_a_program_is_likely_to_serve_the_next(
     assert (chooser.ledger.granted > 0) is bypasses
 
 
+@pytest.mark.parametrize(
+    ("num_asked", "recent", "candidate", "bypasses"),
+    [
+        (3, 0.2, "plan", False),
+        (3, 0.05, "plan", True),
+        (3, 0.2, "whole", True),
+        (16, 0.2, "plan", True),
+    ],
+)
+def test_calls_are_looked_at_until_a_new_program_has_served_some(
+    num_asked, recent, candidate, bypasses, monkeypatch
+):
+    """Where the first looks after it was made met rare kinds, it seems to serve none."""
+    chooser, entry = weighed(monkeypatch)
+    monkeypatch.setattr(chooser.accounts, "num_calls", 10**6)
+    chooser.ledger.look_s = 1.0
+    untried = Entry(2, candidate=candidate, recent=recent * RECENT, seen_at=10**6)
+    untried.num_asked = num_asked
+    untried.program = SimpleNamespace(seconds=5e-4)
+    monkeypatch.setitem(chooser.entries, 2, untried)
+    chooser.note_call(entry, "whole", 1e-3, 1e-4)
+    assert (chooser.ledger.granted > 0) is bypasses
+
+
 @pytest.mark.parametrize(("known", "bypasses"), [("compiled", False), ("refused", True)])
 @pytest.mark.parametrize("look_s", [1e-4, 0.1])
 def test_calls_are_looked_at_while_the_job_is_no_longer_than_one_that_gained(

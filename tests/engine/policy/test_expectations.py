@@ -23,6 +23,7 @@ from incrax.engine.plan.plan import RowKind
 from incrax.engine.policy import compile_budget, expectations, learning_costs, ledger
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import HINTED_CALLS, Known, fingerprint
+from incrax.engine.policy.ledger import NUM_TELLING
 
 X = np.linspace(0.1, 2.0, 5000)
 
@@ -189,6 +190,22 @@ def test_few_of_many_programs_are_written(folder, monkeypatch):
     assert len(list(folder.iterdir())) == 3
     expectations.write()
     assert len(list(folder.iterdir())) == 3
+
+
+@pytest.mark.parametrize("num_looks", [NUM_TELLING, 3])
+def test_calls_that_bypassed_last_are_expected_as_those_that_were_seen(num_looks, folder):
+    """A job that bypassed since its 170th call had 2,500."""
+    ours = experienced(calls=500)
+    ledger = chooser(ours).ledger
+    ledger.calls, ledger.bypassed, ledger.unchanged = num_looks, 500 - num_looks, 0
+    ledger._waiting = 0
+    ledger.grant(1501)
+    for _ in ledger.turns:
+        pass
+    expectations.write()
+    (path,) = folder.glob("function*.json")
+    (known,) = json.loads(path.read_text())["kinds"].values()
+    assert known[0] == (2000 if num_looks == NUM_TELLING else 500)
 
 
 def test_a_short_job_leaves_no_file(folder):

@@ -20,6 +20,7 @@ from incrax.engine.policy.ledger import (
     MAX_DEFERRED,
     MAX_RISE,
     NEWEST,
+    NUM_TELLING,
     Ledger,
     calls_worth,
 )
@@ -348,3 +349,23 @@ def test_the_first_looks_may_be_alike():
     ledger = Ledger()
     ledger.note_call(WHOLE_S, WHOLE_S, LOOK_S, num_calls=3)
     assert ledger.look_s == LOOK_S
+
+
+def test_calls_that_nobody_has_looked_at_are_as_those_before():
+    """What looks found then stands for so many times as many."""
+    ledger = Ledger()
+    assert ledger.unseen == 1.0
+    for _ in range(NUM_TELLING - 1):
+        look(ledger, gained_s=LOOK_S)
+    ledger.grant(3 * NUM_TELLING)
+    bypass_all(ledger)
+    assert ledger.unseen == 1.0  # few looks tell nothing
+    look(ledger, gained_s=LOOK_S)
+    ledger._waiting = 0
+    num_seen = ledger.num_calls
+    ledger.grant(3 * num_seen)
+    bypass_all(ledger)
+    assert ledger.unseen == pytest.approx(4.0, rel=0.05)
+    ledger.grant(0)
+    ledger._waiting = num_seen // 2
+    assert ledger.unseen == pytest.approx(2.0, rel=0.05)

@@ -45,6 +45,9 @@ ROUNDS = 4
 LOOK_AGAIN_S = 0.05
 """Seconds after which a call is looked at while a thread compiles: what it has made may serve."""
 
+UNTRIED_SHARE = 0.1
+"""Of the latest calls, those that new programs would serve, from which on all are looked at."""
+
 FIRST_LOOKS = 16
 MAX_LOOK_S = 1e-3
 """Seconds that so many looks are taken to need at most, where it is known what calls gain."""
@@ -354,9 +357,11 @@ class Chooser:
         is_open = not is_measured or is_new or is_awaited
         # The first looks load and find out what later ones need as well.
         most_s = MAX_LOOK_S if ledger.calls <= FIRST_LOOKS else math.inf
-        if bypasses and (is_open or self._hoped_s() > min(ledger.look_s, most_s)):
+        if not bypasses:
+            return
+        if is_open or self._has_untried or self._hoped_s() > min(ledger.look_s, most_s):
             ledger.grant(0)
-        elif bypasses:
+        else:
             self._begin_bypass(candidate)
 
     def _begin_bypass(self, candidate: Candidate) -> None:
@@ -384,6 +389,16 @@ class Chooser:
         verdict = self.verdict
         assert verdict is not None
         self.journal.bypassed(ledger.left, verdict.sentence)
+
+    @property
+    def _has_untried(self) -> bool:
+        """Whether programs that are new may serve one of the next calls: looks may have met rare kinds
+        since, which then seem to be the usual ones.
+        """
+        num_calls = self.accounts.num_calls
+        untried = [e for e in self._all_entries() if e.program and e.num_asked < FIRST_LOOKS]
+        chosen = [entry for entry in untried if entry.candidate != "whole"]
+        return sum([entry.recent_share(num_calls) for entry in chosen]) > UNTRIED_SHARE
 
     def _hoped_s(self) -> float:
         """Seconds that a look is expected to gain, if the next call is like the latest ones, or like those

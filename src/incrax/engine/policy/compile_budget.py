@@ -43,8 +43,10 @@ FORESEEN_FACTOR = 2.0
 that compute what it loads.
 """
 
-KNOWN_FACTOR = 1.25
-"""The same for rows where the calls to come are known: their price has what computes what they load."""
+KNOWN_FACTOR = 1.0
+"""The same for rows where the calls to come are known: their price has what computes what they load, and
+caution.
+"""
 
 LASTING = math.log(10.0)
 """By Lotka's law, a job that came to n calls comes to k n with a probability of 1 / k: over all of

@@ -228,7 +228,11 @@ class Expectations:
             self._read()
         whole_s = min(whole_s, ledger.turn_s or math.inf)
         others = [known for kind, known in self._known.items() if kind not in found]
-        pays = _any_pays(entries) or any(known.was_compiled for known in others)
+        unseen = ledger.unseen
+        pays = _any_pays(entries, unseen) or any(known.was_compiled for known in others)
+        for kind, known in found.items():
+            calls, kin_calls = int(unseen * known.calls), int(unseen * known.kin_calls)
+            found[kind] = known._replace(calls=calls, kin_calls=kin_calls)
         _join(found, self._known)
         found.pop(self.facts.everything, None)
         _pending.pop(self._key, None)  # the latest is the last one
@@ -417,13 +421,16 @@ def _has_programs(entry: Entry) -> bool:
     return entry.program is not None or entry.candidate == "segments"
 
 
-def _any_pays(entries: Collection[Entry]) -> bool:
-    """Whether a process that expects the calls of these entries has reason to look at some."""
+def _any_pays(entries: Collection[Entry], unseen: float) -> bool:
+    """Whether a process that expects the calls of these entries, so many times those that were seen, has
+    reason to look at some.
+    """
     calls = _calls_of_families(entries)
-    return any(_pays(e, e.count if e.family is None else calls[e.family]) for e in entries)
+    of = lambda entry: entry.count if entry.family is None else calls[entry.family]
+    return any(_pays(entry, unseen * of(entry)) for entry in entries)
 
 
-def _pays(entry: Entry, num_calls: int) -> bool:
+def _pays(entry: Entry, num_calls: float) -> bool:
     """The same for one, which has so many calls with its family."""
     if entry.program is not None or entry.candidate == "segments":
         return entry.candidate != "whole"

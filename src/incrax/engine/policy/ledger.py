@@ -47,6 +47,9 @@ CENSUS = 8
 one alone, which stood for thousands of calls, would make a kind of change that is rare the usual one.
 """
 
+NUM_TELLING = 16
+"""Looks that tell how often what they met came in the calls that nobody looked at."""
+
 MAX_DEFERRED = 2
 """Looks after a bypass that let the next one stand for the calls before."""
 
@@ -117,6 +120,13 @@ class Ledger(Verdict):
     def take_back(self) -> None:
         """A call that took a turn did not bypass after all."""
         self.granted -= 1
+
+    @property
+    def unseen(self) -> float:
+        """How many times as many calls there were as looks stood for so far; 1 where these were few."""
+        num_calls = self.num_calls + self.skipped
+        num_seen = num_calls - self.skipped - self._waiting
+        return num_calls / num_seen if self.calls >= NUM_TELLING else 1.0
 
     def uncounted(self) -> int:
         """Calls that bypassed since this was asked last."""
