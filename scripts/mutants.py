@@ -2107,6 +2107,13 @@ MUTANTS = [
         "tests/engine/policy/test_ledger.py",
     ),
     Mutant(
+        "slow first runs are taken for usual ones",
+        "engine/policy/compile_budget.py",
+        "(UNMEASURED if is_unsure else 1.0)",
+        "1.0",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
         "calls that bypassed are worth no file",
         "engine/policy/expectations.py",
         "num_calls = max(sum(known.calls for known in found.values()), ledger.verdict.num_calls)",

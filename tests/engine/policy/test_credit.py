@@ -342,6 +342,22 @@ def test_calls_to_come_take_what_they_took_before():
         assert credit.is_worth(entry, offer) is is_worth
 
 
+def test_first_runs_of_a_clock_may_have_been_slow(monkeypatch):
+    """With `calls=`, rows were compiled at the second call, which took twice as long as all later ones."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry = Entry(1, num_expected=1001)
+    for is_running, is_measured, price_s, is_worth in (
+        (True, True, 1.4, True),
+        (True, False, 1.4, False),
+        (True, False, 0.4, True),
+        (False, False, 1.4, True),
+    ):
+        monkeypatch.setattr(credit.clock, "is_running", is_running)
+        monkeypatch.setattr(credit.costs.whole, "is_measured", is_measured)
+        offer = Offer(2e-3, 5e-4, math.inf, price_s, price_s)
+        assert credit.is_worth(entry, offer) is is_worth
+
+
 def test_calls_that_are_known_need_repay_less_of_a_program_for_rows():
     """As many as came are only guessed to come again."""
     credit = called(0.0)._traces.latest.engine.chooser.credit

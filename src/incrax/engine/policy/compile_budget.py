@@ -43,10 +43,11 @@ FORESEEN_FACTOR = 2.0
 that compute what it loads.
 """
 
-KNOWN_FACTOR = 1.0
-"""The same for rows where the calls to come are known: their price has what computes what they load, and
-caution.
-"""
+KNOWN_FACTOR = 1.25
+"""The same for rows where the calls to come are known: their price has what computes what they load."""
+
+UNMEASURED = 0.5
+"""Of the seconds that the first runs of the whole program took, what later ones may take."""
 
 LASTING = math.log(10.0)
 """By Lotka's law, a job that came to n calls comes to k n with a probability of 1 / k: over all of
@@ -234,9 +235,11 @@ class Credit:
         short_s = SHORT_S - self.clock.spent_s if self.clock.is_running else 0.0
         if calls * sure_s > price_s and short_s <= 0.0 and num_left is None:
             return True
-        usual_s = self.accounts.expectations.whole_s
-        # A few runs here may have been slow; where calls to come are known, so is what they take.
-        slower_s = max(offer.served_s - usual_s, 0.0) if usual_s else 0.0
+        # A few runs here may have been slow: an earlier process tells what they take.
+        is_unsure = self.clock.is_running and not self.costs.whole.is_measured
+        usual_s = offer.served_s * (UNMEASURED if is_unsure else 1.0)
+        usual_s = self.accounts.expectations.whole_s or usual_s
+        slower_s = max(offer.served_s - usual_s, 0.0)
         num_to_come = self._calls_to_come(entry, calls) if num_left is None else num_left
         is_known = num_left is not None or num_to_come > calls
         enough_s = offer.known_s if is_known else offer.foreseen_s
