@@ -43,7 +43,7 @@ FORESEEN_FACTOR = 2.0
 that compute what it loads.
 """
 
-KNOWN_FACTOR = 1.25
+KNOWN_FACTOR = 1.5
 """The same for rows where the calls to come are known: their price has what computes what they load."""
 
 UNMEASURED = 0.5
