@@ -2109,8 +2109,8 @@ MUTANTS = [
     Mutant(
         "slow first runs are taken for usual ones",
         "engine/policy/compile_budget.py",
-        "(UNMEASURED if is_unsure else 1.0)",
-        "1.0",
+        "if known_s else cold_s",
+        "if known_s else 0.0",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(

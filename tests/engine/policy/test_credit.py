@@ -335,6 +335,7 @@ def test_calls_expected_of_a_family_count_together():
 def test_calls_to_come_take_what_they_took_before():
     """A busy machine made the first runs of this process twice as long."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.ledger.turn_s = 2e-3
     entry = Entry(1, num_expected=1001)
     offer = Offer(2e-3, 1e-3, math.inf, 1.0, 1.0)
     for known_s, is_worth in ((None, True), (3e-3, True), (1.9e-3, False)):
@@ -342,18 +343,18 @@ def test_calls_to_come_take_what_they_took_before():
         assert credit.is_worth(entry, offer) is is_worth
 
 
-def test_first_runs_of_a_clock_may_have_been_slow(monkeypatch):
+def test_looks_may_take_the_whole_program_for_slower_than_it_is(monkeypatch):
     """With `calls=`, rows were compiled at the second call, which took twice as long as all later ones."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry = Entry(1, num_expected=1001)
-    for is_running, is_measured, price_s, is_worth in (
-        (True, True, 1.4, True),
-        (True, False, 1.4, False),
-        (True, False, 0.4, True),
-        (False, False, 1.4, True),
+    for is_running, turn_s, price_s, is_worth in (
+        (True, 2e-3, 1.4, True),
+        (True, 0.0, 1.4, False),
+        (True, 0.0, 1.1, True),
+        (False, 0.0, 1.4, True),
     ):
         monkeypatch.setattr(credit.clock, "is_running", is_running)
-        monkeypatch.setattr(credit.costs.whole, "is_measured", is_measured)
+        monkeypatch.setattr(credit.ledger, "turn_s", turn_s)
         offer = Offer(2e-3, 5e-4, math.inf, price_s, price_s)
         assert credit.is_worth(entry, offer) is is_worth
 
@@ -375,6 +376,7 @@ def test_calls_that_are_known_need_repay_less_of_a_program_for_rows():
 def test_a_price_of_rows_has_what_they_load():
     """So that it need not be repaid twice, as that of a plan, where calls to come are known."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.ledger.turn_s = 2e-3
     for fixed_s, factor in ((0.0, FORESEEN_FACTOR), (1e-9, KNOWN_FACTOR)):
         entry = Entry(1, count=1, promise_s=1e-3, fixed_s=fixed_s)
         for num, pays in ((1000 * factor, False), (1000 * factor + 2, True)):

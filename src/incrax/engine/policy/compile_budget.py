@@ -46,8 +46,10 @@ that compute what it loads.
 KNOWN_FACTOR = 1.5
 """The same for rows where the calls to come are known: their price has what computes what they load."""
 
-UNMEASURED = 0.5
-"""Of the seconds that the first runs of the whole program took, what later ones may take."""
+COLD_S = 3e-4
+"""Seconds, or half of them, by which a look may take the whole program for slower than it is, as long as
+no call that bypassed was timed: it finds colder caches.
+"""
 
 LASTING = math.log(10.0)
 """By Lotka's law, a job that came to n calls comes to k n with a probability of 1 / k: over all of
@@ -236,10 +238,10 @@ class Credit:
         if calls * sure_s > price_s and short_s <= 0.0 and num_left is None:
             return True
         # A few runs here may have been slow: an earlier process tells what they take.
-        is_unsure = self.clock.is_running and not self.costs.whole.is_measured
-        usual_s = offer.served_s * (UNMEASURED if is_unsure else 1.0)
-        usual_s = self.accounts.expectations.whole_s or usual_s
-        slower_s = max(offer.served_s - usual_s, 0.0)
+        known_s = self.accounts.expectations.whole_s
+        is_cold = self.clock.is_running and not self.ledger.turn_s
+        cold_s = min(COLD_S, 0.5 * offer.served_s) if is_cold else 0.0
+        slower_s = max(offer.served_s - known_s, 0.0) if known_s else cold_s
         num_to_come = self._calls_to_come(entry, calls) if num_left is None else num_left
         is_known = num_left is not None or num_to_come > calls
         enough_s = offer.known_s if is_known else offer.foreseen_s
