@@ -33,6 +33,8 @@ INPUTS_EACH = {"Call time against inputs": 3}
 GAIN = f"{JIT} / {OURS}"
 AGAIN = "incrax again"
 GIVEN = "calls given"
+FORMS = {GIVEN: "with `calls=`", AGAIN: "next process"}
+"""Other forms of ours, as a table's head has them."""
 CREATOR = re.compile(r"matplotlib [\d.]+\S*(?=<)")
 
 ROWS = (
@@ -90,8 +92,7 @@ INTRO = f"""\
 
 A *job* is timed from its first call to its last result, in a fresh process, with
 compiling and everything that incrax learns on the way; a *call* is one of many, when all of that is over. Above 1
-incrax is faster than `jax.jit`, below 1 slower. *With `calls=`*, the number of calls was given;
-in the *next process* it is known. Only ratios carry over to another machine. [Every line that was
+incrax is faster than `jax.jit`, below 1 slower. Only ratios carry over to another machine. [Every line that was
 measured](targets.md), with its target, machine and date, has a page of its own.
 [When not to use it](when_not.md) has more of the rows below 1.
 """
@@ -205,16 +206,18 @@ def _rows(chosen: Mapping[str, Result], others: Mapping[str, Mapping[str, Result
     """The table: whole jobs, then calls, with what the next process takes where it was measured,
     and one that is told the number of calls, and with the gains under other versions of JAX.
     """
-    rows = [["", "`jax.jit`", "incrax", "times faster", "with `calls=`", "next process"]]
+    lines = [_line(chosen, name, case) for name, case, _ in ROWS]
+    found = {form for line in lines if line for form in (GIVEN, AGAIN) if _gain_of(line, form)}
+    forms = {form: head for form, head in FORMS.items() if form in found}
+    rows = [["", "`jax.jit`", "incrax", "times faster", *forms.values()]]
     rows[0] += [f"JAX {version}" for version in others]
-    for number, (name, case, words) in enumerate(ROWS):
-        line = _line(chosen, name, case)
+    for number, (line, (name, case, words)) in enumerate(zip(lines, ROWS, strict=True)):
         if line is None:
             continue
         kind = "job: " if number < NUM_JOBS else "call: "
         seconds = [_duration(line.timings[form].median) for form in (JIT, OURS)]
         elsewhere = [_line(results, name, case) for results in others.values()]
-        ratios = [line.ratios[GAIN], _gain_of(line, GIVEN), _gain_of(line, AGAIN)]
+        ratios = [line.ratios[GAIN], *(_gain_of(line, form) for form in forms)]
         ratios += [None if each is None else each.ratios[GAIN] for each in elsewhere]
         rows.append(
             [kind + words, *seconds, *("" if ratio is None else _bold(ratio) for ratio in ratios)]
