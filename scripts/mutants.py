@@ -1924,13 +1924,6 @@ MUTANTS = [
         "tests/engine/policy/test_ledger.py",
     ),
     Mutant(
-        "looks that were alike count as one",
-        "engine/policy/ledger.py",
-        "1.0 - (1.0 - NEWEST) ** num_calls",
-        "NEWEST",
-        "tests/engine/policy/test_ledger.py",
-    ),
-    Mutant(
         "calls that are only guessed need repay as little",
         "engine/policy/compile_budget.py",
         "enough_s = offer.known_s if is_known else offer.foreseen_s",

@@ -54,7 +54,7 @@ MAX_DEFERRED = 2
 """Looks after a bypass that let the next one stand for the calls before."""
 
 NEWEST = 0.25
-"""Weight of the newest call in running means; several that were alike count as so many."""
+"""Weight of the newest call in running means."""
 
 
 def calls_worth(seconds: float, whole_s: float) -> int:
@@ -209,7 +209,7 @@ class Ledger(Verdict):
             spent_s -= excess_s
         gained_s = whole_s - spent_s
         is_first = self.calls == num_calls
-        newest = 1.0 if is_first else 1.0 - (1.0 - NEWEST) ** num_calls
+        newest = 1.0 if is_first else NEWEST
         usual_s = overhead_s if is_first else min(overhead_s, MAX_RISE * self.look_s)
         self.look_s += newest * (usual_s - self.look_s)
         self.gained_s += newest * (gained_s - self.gained_s)
