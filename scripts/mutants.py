@@ -2015,7 +2015,7 @@ MUTANTS = [
     Mutant(
         "hints miss functions with effects",
         "engine/policy/expectations.py",
-        "[mask | always for mask in masks]",
+        "[mask | facts.always for mask in masks]",
         "masks",
         "tests/engine/policy/test_expectations.py",
     ),
@@ -2102,8 +2102,8 @@ MUTANTS = [
     Mutant(
         "slow first runs are taken for usual ones",
         "engine/policy/compile_budget.py",
-        "if known_s else cold_s",
-        "if known_s else 0.0",
+        "if earlier_s else cold_s",
+        "if earlier_s else 0.0",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -2843,7 +2843,7 @@ MUTANTS = [
     Mutant(
         "effects run once",
         "engine/call/engine.py",
-        "self.always = ALWAYS if facts.has_effects else 0",
+        "self.always = facts.always",
         "self.always = 0",
     ),
     Mutant(

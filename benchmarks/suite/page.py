@@ -207,9 +207,8 @@ def _rows(chosen: Mapping[str, Result], others: Mapping[str, Mapping[str, Result
     and one that is told the number of calls, and with the gains under other versions of JAX.
     """
     lines = [_line(chosen, name, case) for name, case, _ in ROWS]
-    found = {form for line in lines if line for form in (GIVEN, AGAIN) if _gain_of(line, form)}
-    forms = {form: head for form, head in FORMS.items() if form in found}
-    rows = [["", "`jax.jit`", "incrax", "times faster", *forms.values()]]
+    forms = [form for form in FORMS if any(line and _gain_of(line, form) for line in lines)]
+    rows = [["", "`jax.jit`", "incrax", "times faster", *map(FORMS.__getitem__, forms)]]
     rows[0] += [f"JAX {version}" for version in others]
     for number, (line, (name, case, words)) in enumerate(zip(lines, ROWS, strict=True)):
         if line is None:

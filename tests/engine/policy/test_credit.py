@@ -238,7 +238,7 @@ def noted(credit, entries, counts):
     for entry, count in zip(entries, counts, strict=True):
         credit.accounts.note_kind(entry)
         credit.accounts.note_calls(entry, count)
-        credit.accounts.squares += count - count**2
+        credit.accounts.of(entry).squares += count - count**2
     return entries
 
 
@@ -747,7 +747,7 @@ def test_families_are_forgotten_with_their_last_kind():
             ours._forget_one()
     accounts = ours.accounts
     assert len(accounts.families) <= 8
-    assert accounts.squares == sum(account.squares for account in accounts.families.values())
+    assert accounts.squares == 9 * sum(account.num_kinds for account in accounts.families.values())
     last = ours.entries[149]
     accounts.of(last).num_programs = 1
     accounts.forget_kind(last)

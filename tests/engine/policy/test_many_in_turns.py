@@ -140,7 +140,7 @@ def asked(*, price_s=0.01, whole_s=1e-2, look_s=0.0, num_calls=600, function=cha
     own = engine_of(ours).planner
     accounts = own.accounts
     accounts.families.clear()
-    accounts.num_calls = accounts.squares = 0
+    accounts.num_calls = 0
     own.entries.clear()
     for step in range(NUM_STEPS):
         dirty = bits(ours, [step])
@@ -149,7 +149,7 @@ def asked(*, price_s=0.01, whole_s=1e-2, look_s=0.0, num_calls=600, function=cha
         accounts.note_kind(entry)
         each = num_calls // NUM_STEPS
         accounts.note_calls(entry, each)
-        accounts.squares += each - each**2
+        accounts.of(entry).squares += each - each**2
         own.entries[dirty] = entry
     own.race = SimpleNamespace(whole_s=whole_s, ledger=SimpleNamespace(look_s=look_s))
     own.costs = SimpleNamespace(program_s=price_s, equations_s=lambda num: price_s * num / 80)
@@ -310,7 +310,6 @@ def test_families_are_counted_as_looks_tell():
     """Five looks, each of which stands for 50 calls."""
     accounts = engine_of(called(tuning=NOTHING)).chooser.accounts
     accounts.families.clear()
-    accounts.squares = 0
     for number in (1, 2, 3, 4, 1):
         accounts.note_calls(Entry(1 << number, family=number), 50)
     assert accounts.families_in_turns > 5.0

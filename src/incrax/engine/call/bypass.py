@@ -36,7 +36,7 @@ NOT_HELD: Any = object()
 
 LastCall: TypeAlias = tuple[tuple[Any, ...], dict[str, Any], Any, "list[jax.Array] | None"]
 """Arguments by position and by keyword, the result or `NOT_HELD`, and what must not have been
-deleted for it to be returned once more: found when it is, first.
+deleted for it to be returned once more, None before it is.
 """
 
 NO_CALL: LastCall = ((), {}, NOT_HELD, None)

@@ -37,7 +37,6 @@ from incrax.engine.plan.segmentation import Group
 from incrax.engine.plan.slices import value_at
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.baselines import Baselines
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.comparison import Comparison
@@ -82,7 +81,7 @@ class Engine:
         self.paths = chooser.journal.paths
         self.layout = facts.layout
         self.num_eqns = len(facts.eqns)
-        self.always = ALWAYS if facts.has_effects else 0  # the bit of what runs at every call
+        self.always = facts.always
         self.reach = reduce(or_, map(facts.mask, facts.returned), self.always)  # of the outputs
         self.must_wait = facts.calls_host
         self.calls = chooser.calls
@@ -227,7 +226,7 @@ class Engine:
                 candidate = "whole"
                 self.stats.ran += self.num_eqns
                 state = self._new_version(candidate, entry, saved, instead)
-        self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
+        self.store.commit(state, base if saved.dirty != self.facts.everything else None)
         if not self.must_wait and not self.always:
             self._note_repeat(candidate, entry, saved, state)
         return state.outputs

@@ -81,8 +81,8 @@ class Family:
 
 
 class Kin:
-    """Families that are the same but for small constants, which are written into programs: data of a
-    county, the place of a bin.
+    """Families that are the same but for small constants, known by their bits, which are written into
+    programs: data of a county, the place of a bin.
 
     The first one has all of them in its program. Where another differs in some, those become
     arguments of one more program, which serves all later ones that differ in no others.
@@ -99,7 +99,7 @@ class Kin:
         there is one.
         """
         for places in dict.fromkeys(((), self.differing)):
-            family = self.families.get(_without(numbers, places))
+            family = self.families.get((places, _others(numbers, places)))
             if family is not None:
                 return places, family
         different = {n for n, number in enumerate(numbers) if number != self.first[n]}
@@ -108,11 +108,13 @@ class Kin:
 
     def enter(self, numbers: tuple[bytes, ...], places: tuple[int, ...], family: Family) -> None:
         """The program for these constants, of which some are arguments."""
-        self.families[_without(numbers, places)] = family
+        self.families[places, _others(numbers, places)] = family
 
 
-def _without(numbers: Sequence[bytes], places: tuple[int, ...]) -> Hashable:
-    return places, tuple([number for n, number in enumerate(numbers) if n not in places])
+def _others(items: Sequence[Any], places: tuple[int, ...]) -> tuple[Any, ...]:
+    """The items at other places."""
+    taken = set(places)
+    return tuple([item for n, item in enumerate(items) if n not in taken])
 
 
 @dataclass(frozen=True)
@@ -211,9 +213,9 @@ class Compiler:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it
         recycles), its guard; the program of a family that is known serves another member.
         """
-        of_equations: dict[Var, Any] = {}
-        form = self._form(plan, of_equations)
-        constants = ChainMap(of_equations, self.constants)
+        numbers: Env = {}  # of equations
+        form = self._form(plan, numbers)
+        constants = ChainMap(numbers, self.constants)
         written = NOTHING
         if plan.sliced is not None and self.recycles:
             written = in_place(plan, [self.facts.outvars[i] for i in plan.outputs], self.name)
@@ -221,31 +223,32 @@ class Compiler:
         others = [var for var in form.saves if var not in first]
         outputs = tuple([plan.outputs[place] for place in form.outputs])
         plan = replace(plan, outputs=outputs, saves=(*first, *others))
-        read = self._read(form, constants)
+        read = self._read(form, numbers)
         returned = self.facts.returned
         own = [var.aval for var in others if self.recycles and var not in returned]
         donated = tuple(aval for aval in own if is_recyclable(aval))
         kin = family = None
         lifted: tuple[int, ...] = ()
-        numbers = tuple([_bits(constants[var]) for var in read.embedded])
+        bits: tuple[bytes, ...] = ()
         if form.key is not None:
             key = (form.key, donated, len(plan.outputs))
-            kin = self._kin.get(key) or Kin(numbers)
+            bits = tuple([_jax.bits_on_host(constants[var]).tobytes() for var in read.embedded])
+            kin = self._kin.get(key) or Kin(bits)
             self._kin[key] = kin
-            lifted, family = kin.find(numbers)
+            lifted, family = kin.find(bits)
             read = read.with_arguments(lifted)
         is_shared = family is not None
         if family is None:
             family = self._compiled(plan, form, read, donated, written, constants, kin)
             if kin is not None:
-                kin.enter(numbers, lifted, family)
+                kin.enter(bits, lifted, family)
         places = [index for piece in form.pieces for index in piece.start]
         given = tuple([_as_argument(constants[var]) for var in read.passed])
         if places:
             given = (*given, jax.device_put(np.array(places, np.int32)))
         return Executable(family, read.leaves, given, read.loads, is_shared, plan)
 
-    def _form(self, plan: Plan, numbers: dict[Var, Any]) -> CanonicalPlan:
+    def _form(self, plan: Plan, numbers: Env) -> CanonicalPlan:
         """The plan's equations in canonical order, their numbers among what they read, which are added;
         as they are, without a key, where the program can have no other member: what it does besides,
         and where, is then its own.
@@ -309,28 +312,29 @@ class Compiler:
         def kind_of(var: Var) -> Hashable:
             if var in leaves:
                 return "leaf", var.aval
-            if var in numbers or self._is_embedded(var):
+            if self._is_embedded(var, numbers):
                 return "number", var.aval
             return "constant" if var in self.constants else "load", var.aval
 
         return kind_of
 
-    def _is_embedded(self, var: Var) -> bool:
-        """Whether a constant is written into programs: a small one that the function closes over. One
-        that was made of others, as a row of them, is not: what is for another row shares the program.
+    def _is_embedded(self, var: Var, numbers: Env) -> bool:
+        """Whether it is written into programs: a number of an equation, or a small constant that the
+        function closes over. One that was made of others, as a row of them, is not: what is for another
+        row shares the program.
         """
-        return var in self._given and not _is_passed(self._given[var])
+        return var in numbers or (var in self._given and not _is_passed(self._given[var]))
 
-    def _read(self, form: CanonicalPlan, constants: Mapping[Var, Any]) -> _Arguments:
+    def _read(self, form: CanonicalPlan, numbers: Env) -> _Arguments:
         """The arguments of a form by kind, each in order."""
-        numbers = self._leaf_numbers
-        own = {var for var in form.arguments if var in constants and var not in self.constants}
-        embedded = own.union(var for var in form.arguments if self._is_embedded(var))
+        leaves = self._leaf_numbers
+        embedded = dict.fromkeys([x for x in form.arguments if self._is_embedded(x, numbers)])
+        others = [var for var in form.arguments if var not in leaves and var not in embedded]
         return _Arguments(
-            tuple(numbers[var] for var in form.arguments if var in numbers),
-            tuple(var for var in form.arguments if var in constants and var not in embedded),
-            tuple(var for var in form.arguments if var in embedded),
-            tuple(v for v in form.arguments if v not in numbers and v not in constants),
+            tuple(leaves[var] for var in form.arguments if var in leaves),
+            tuple(var for var in others if var in self.constants),
+            tuple(embedded),
+            tuple(var for var in others if var not in self.constants),
         )
 
     def _compiled(
@@ -437,8 +441,8 @@ class _Arguments(NamedTuple):
     def with_arguments(self, places: tuple[int, ...]) -> _Arguments:
         """The same where some of those that are written into the program are arguments."""
         lifted = tuple([self.embedded[n] for n in places])
-        rest = tuple([var for n, var in enumerate(self.embedded) if n not in places])
-        return self._replace(passed=(*self.passed, *lifted), embedded=rest)
+        embedded = _others(self.embedded, places)
+        return self._replace(passed=(*self.passed, *lifted), embedded=embedded)
 
 
 def _runner(
@@ -513,10 +517,6 @@ def _folded(eqn: Equation, known: Env) -> np.ndarray | None:
 
 def _as_argument(value: Any) -> Any:
     return jax.device_put(value) if isinstance(value, np.ndarray) else value
-
-
-def _bits(value: Any) -> bytes:
-    return _jax.bits_on_host(value).tobytes()
 
 
 def _is_passed(const: Any) -> bool:

@@ -262,9 +262,14 @@ class Facts:
         return bool(self.effects) or any(mask & ALWAYS for mask in self.masks.values())
 
     @cached_property
+    def always(self) -> int:
+        """The bit of what runs at every call, where something does: each dirty set has it."""
+        return ALWAYS if self.has_effects else 0
+
+    @property
     def everything(self) -> int:
         """The dirty set of a call in which all inputs changed."""
-        return self.layout.full | (ALWAYS if self.has_effects else 0)
+        return self.layout.full | self.always
 
     @cached_property
     def calls_host(self) -> bool:

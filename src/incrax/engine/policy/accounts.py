@@ -78,7 +78,6 @@ class Accounts:
         # in an earlier process.
         self.clean_calls = 0.0
         self.known_calls = 0.0
-        self.squares = 0  # those of all families
         self.num_asked = 0  # calls that saved values were to serve
         self.num_missed = 0.0  # of these, each times the share of its gain that did not come true
         self.has_learned = False
@@ -106,7 +105,6 @@ class Accounts:
         account = self.of(entry)
         account.num_kinds -= 1
         if not account.num_kinds and not account.num_programs:
-            self.squares -= account.squares
             del self.families[entry.family]
 
     def note_calls(self, entry: Entry, num_calls: int) -> None:
@@ -120,7 +118,6 @@ class Accounts:
         account = self.of(entry)
         account.num_calls += num_calls
         account.squares += num_calls**2
-        self.squares += num_calls**2
 
     def note_uses(self, entry: Entry, num_calls: int) -> None:
         """Saved values were to serve so many calls."""
@@ -189,6 +186,11 @@ class Accounts:
         """Whether its family comes less than half as often as others: not the one to begin with."""
         total = sum(account.num_calls for account in self.families.values())
         return 2 * self.families_in_turns * self.of(entry).num_calls < total
+
+    @property
+    def squares(self) -> int:
+        """Of how many calls each look stood for: the sum."""
+        return sum(account.squares for account in self.families.values())
 
     @property
     def families_in_turns(self) -> float:

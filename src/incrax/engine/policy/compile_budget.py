@@ -238,10 +238,10 @@ class Credit:
         if calls * sure_s > price_s and short_s <= 0.0 and num_left is None:
             return True
         # A few runs here may have been slow: an earlier process tells what they take.
-        known_s = self.accounts.expectations.whole_s
+        earlier_s = self.accounts.expectations.whole_s
         is_cold = self.clock.is_running and not self.ledger.turn_s
         cold_s = min(COLD_S, 0.5 * offer.served_s) if is_cold else 0.0
-        slower_s = max(offer.served_s - known_s, 0.0) if known_s else cold_s
+        slower_s = max(offer.served_s - earlier_s, 0.0) if earlier_s else cold_s
         num_to_come = self._calls_to_come(entry, calls) if num_left is None else num_left
         is_known = num_left is not None or num_to_come > calls
         enough_s = offer.known_s if is_known else offer.foreseen_s

@@ -309,8 +309,7 @@ def hinted(facts: Facts, paths: Sequence[str], tuning: Tuning) -> dict[Kind, int
         else:
             masks.append(paths_mask(paths, facts.layout, names))
     calls = HINTED_CALLS if tuning.calls is None else tuning.calls // max(len(masks), 1)
-    always = facts.everything & ~facts.layout.full  # what runs at every call is in each dirty set
-    return dict.fromkeys([mask | always for mask in masks], calls)
+    return dict.fromkeys([mask | facts.always for mask in masks], calls)
 
 
 def fingerprint(facts: Facts) -> str:

@@ -124,9 +124,8 @@ class Ledger(Verdict):
     @property
     def unseen(self) -> float:
         """How many times as many calls there were as looks stood for so far; 1 where these were few."""
-        num_calls = self.num_calls + self.skipped
-        num_seen = num_calls - self.skipped - self._waiting
-        return num_calls / num_seen if self.calls >= NUM_TELLING else 1.0
+        num_seen = self.num_calls - self._waiting
+        return (self.num_calls + self.skipped) / num_seen if self.calls >= NUM_TELLING else 1.0
 
     def uncounted(self) -> int:
         """Calls that bypassed since this was asked last."""
